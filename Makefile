@@ -1,0 +1,56 @@
+# Thin front ends. `make demo` and `make test` do everything from a clean clone.
+SHELL := /bin/bash
+MHLA_PYTHON ?=
+JOBS ?= $(shell nproc)
+WERROR ?= OFF
+CONFIGURE = -DMHLA_PYTHON=$(MHLA_PYTHON) -DMHLA_WERROR=$(WERROR)
+# Prefer the tools that scripts/setup put into .venv.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help setup build demo test asan fuzz cuda lint format clean
+
+help:
+	@echo "make demo    verify the operator on this machine, show what serves what, draw a matrix"
+	@echo "make test    build and run all tests"
+	@echo "make asan    the same under the address and undefined-behaviour sanitizers"
+	@echo "make fuzz    run every fuzzer (SECONDS_EACH=60)"
+	@echo "make cuda    compile with the CUDA kernels"
+	@echo "make lint    formatting, clang-tidy, shell syntax, documents"
+	@echo "make format  rewrite the sources with clang-format"
+	@echo "make clean   remove build/ and out/"
+
+setup:
+	@MHLA_PYTHON=$(MHLA_PYTHON) scripts/setup
+
+build: setup
+	@cmake --preset release $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON --log-level=NOTICE
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build
+	@scripts/demo build/release/bin/mhla
+
+test: setup
+	@cmake --preset release $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON -DMHLA_BUILD_TESTS=ON
+	@cmake --build --preset release -j $(JOBS)
+	@ctest --preset release -j $(JOBS)
+
+asan: setup
+	@cmake --preset asan $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON -DMHLA_BUILD_TESTS=ON
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(JOBS)
+
+fuzz: setup
+	@scripts/fuzz $(SECONDS_EACH)
+
+cuda: setup
+	@cmake --preset cuda $(CONFIGURE)
+	@cmake --build --preset cuda -j $(JOBS)
+
+lint: build
+	@scripts/lint
+
+format: setup
+	@scripts/format
+
+clean:
+	rm -rf build out

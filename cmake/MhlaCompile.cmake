@@ -1,0 +1,52 @@
+# How everything of ours is compiled: standard, warnings, sanitizers, ccache, CUDA targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)  # static objects end up in shared extensions
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE ccache)
+mark_as_advanced(CCACHE)
+if(CCACHE)
+  foreach(language C CXX CUDA)
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE})
+  endforeach()
+endif()
+
+# Linked privately by every target of ours, so that users of the library get none of it.
+add_library(mhla_flags INTERFACE)
+target_compile_options(mhla_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra>
+  $<$<AND:$<BOOL:${MHLA_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>)
+
+# Sanitizers concern every object of the process, so they are set for the whole tree.
+if(MHLA_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${MHLA_SANITIZE}>
+                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
+                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
+  add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fsanitize=${MHLA_SANITIZE}>)
+endif()
+
+if(MHLA_CUDA)
+  # NOTE: targets are named by -gencode below. CMake 3.25 does not know every suffix such as 90a.
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+set(mhla_sm80 -gencode=arch=compute_80,code=sm_80)
+set(mhla_sm90a -gencode=arch=compute_90a,code=sm_90a)
+
+# mhla_cuda_options(target gencode...): what device code of ours is compiled with.
+function(mhla_cuda_options target)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:${ARGN} --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall
+    $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>>)
+endfunction()

@@ -1,0 +1,43 @@
+# What can be chosen at configure time. AUTO means: when its packages are there.
+
+option(BUILD_SHARED_LIBS "mhla is the shared library (a static one is built beside it)" ON)
+option(MHLA_CUDA "Compile the CUDA kernels (needs nvcc 12.8 or newer)" OFF)
+option(MHLA_WERROR "Warnings are errors" OFF)
+option(MHLA_BUILD_FUZZERS "libFuzzer programs from tests/fuzz (needs clang)" OFF)
+set(MHLA_SANITIZE "" CACHE STRING "Sanitizers for everything, such as address,undefined")
+set(MHLA_BUILD_PROGRAM AUTO CACHE STRING "The program mhla (needs CLI11, nlohmann-json and libpng)")
+set(MHLA_BUILD_TESTS AUTO CACHE STRING "The tests (needs GoogleTest)")
+set(MHLA_TORCH AUTO CACHE STRING "What uses LibTorch (needs a Python with torch)")
+set(MHLA_PYTHON "" CACHE STRING "The Python whose torch is used; .venv/bin/python when empty")
+foreach(choice MHLA_BUILD_PROGRAM MHLA_BUILD_TESTS MHLA_TORCH)
+  set_property(CACHE ${choice} PROPERTY STRINGS AUTO ON OFF)
+endforeach()
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+# mhla_require(result choice package...): finds the packages that a choice needs. ON makes a
+# missing one an error, AUTO turns the choice off and says so in the summary.
+function(mhla_require result choice)
+  set(${result} OFF PARENT_SCOPE)
+  if("${${choice}}" STREQUAL "AUTO")
+    set(mode QUIET)
+  elseif(${choice})
+    set(mode REQUIRED)
+  else()
+    return()
+  endif()
+  foreach(package IN LISTS ARGN)
+    find_package(${package} ${mode} GLOBAL)
+    if(NOT ${package}_FOUND)
+      set_property(GLOBAL APPEND PROPERTY MHLA_MISSING "${package} (${choice}=AUTO)")
+      return()
+    endif()
+  endforeach()
+  set(${result} ON PARENT_SCOPE)
+endfunction()
+
+find_package(Threads REQUIRED)
+mhla_require(MHLA_WITH_PROGRAM MHLA_BUILD_PROGRAM CLI11 nlohmann_json PNG)
+mhla_require(MHLA_WITH_TESTS MHLA_BUILD_TESTS GTest)

@@ -1,0 +1,7 @@
+# Tests of what a user meets first: the installed package and the checks of the documents.
+set(front_door ${CMAKE_CURRENT_LIST_DIR})
+
+add_test(NAME front_door.installed_package_builds_the_example
+  COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
+          -DLIBDIR=${CMAKE_INSTALL_LIBDIR} -DCXX=${CMAKE_CXX_COMPILER} -DGENERATOR=${CMAKE_GENERATOR}
+          -DSANITIZE=${MHLA_SANITIZE} -P ${front_door}/installed_package.cmake)

@@ -1,0 +1,27 @@
+# Installs into a temporary prefix, then builds and runs examples/cmake_project from there, once
+# with find_package and once with the flags of pkg-config.
+set(prefix ${BUILD}/installed)
+set(work ${BUILD}/installed_example)
+set(example ${SOURCE}/examples/cmake_project)
+file(REMOVE_RECURSE ${prefix} ${work})
+if(SANITIZE)
+  set(sanitize -fsanitize=${SANITIZE})
+endif()
+
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix}
+  OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${example} -B ${work} -G ${GENERATOR}
+    -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${sanitize} -DCMAKE_PREFIX_PATH=${prefix}
+  COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${work} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${work}/example COMMAND_ERROR_IS_FATAL ANY)
+
+find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
+set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+execute_process(COMMAND ${PKG_CONFIG} --cflags --libs mhla
+  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+execute_process(COMMAND ${CXX} -std=c++20 ${sanitize} ${example}/main.cpp ${flags} -pthread
+    -o ${work}/example_pkg_config COMMAND_ERROR_IS_FATAL ANY)
+set(ENV{LD_LIBRARY_PATH} ${prefix}/${LIBDIR})
+execute_process(COMMAND ${work}/example_pkg_config COMMAND_ERROR_IS_FATAL ANY)
