@@ -21,6 +21,10 @@ add_library(mhla_flags INTERFACE)
 target_compile_options(mhla_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra>
   $<$<AND:$<BOOL:${MHLA_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>)
+# NOTE: gcc 12 warns about its own std::string ("restrict", gcc bug 105651); newer ones do not.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(mhla_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
 
 # Sanitizers concern every object of the process, so they are set for the whole tree.
 if(MHLA_SANITIZE)
