@@ -1,0 +1,231 @@
+"""libmhla through its C ABI with PyTorch tensors: the least that tests and benchmarks need."""
+
+import ctypes
+import functools
+import glob
+import os
+import re
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+
+import torch
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WORKSPACE_ALIGNMENT = 256  # mhla::kWorkspaceAlignment
+UNSUPPORTED = 2  # MHLA_UNSUPPORTED
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+DTYPE_NAMES = {
+    torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16",
+}
+
+
+class Error(RuntimeError):
+    """A call of the library failed; the message is the library's own."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+class Refused(Error):
+    """Meaningful, but the implementation asked for does not serve it."""
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p), ("dtype", c_int32), ("device_kind", c_int32), ("device_index", c_int32),
+        ("rank", c_int32), ("shape", c_int64 * 4), ("strides", c_int64 * 4),
+    ]
+
+    @classmethod
+    def of(cls, tensor):
+        if tensor is None:
+            return cls()
+        rank = tensor.dim()
+        pad = (0,) * (4 - rank)
+        return cls(
+            data=tensor.data_ptr(),
+            dtype=DTYPES[tensor.dtype],
+            device_kind=1 if tensor.is_cuda else 0,
+            device_index=tensor.device.index or 0,
+            rank=rank,
+            shape=(c_int64 * 4)(*tensor.shape, *pad),
+            strides=(c_int64 * 4)(*tensor.stride(), *pad),
+        )
+
+
+def _struct(name, *fields):
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, Tensor) for field in fields]})
+
+
+ForwardInputs = _struct("ForwardInputs", "q", "k", "v", "mixing", "q_den", "k_den")
+BackwardInputs = _struct(
+    "BackwardInputs", "q", "k", "v", "mixing", "o", "d_o", "q_den", "k_den")
+Gradients = _struct("Gradients", "d_q", "d_k", "d_v", "d_mixing", "d_q_den", "d_k_den")
+
+
+def library_path():
+    if os.environ.get("MHLA_LIBRARY"):
+        return os.environ["MHLA_LIBRARY"]
+    for preset in ("cuda", "release", "debug"):
+        found = glob.glob(f"{ROOT}/build/{preset}/**/libmhla.so", recursive=True)
+        if found:
+            return sorted(found, key=len)[0]
+    raise FileNotFoundError("no libmhla.so below build/: build it, or set MHLA_LIBRARY")
+
+
+@functools.cache
+def library():
+    lib = ctypes.CDLL(library_path())
+    signatures = {
+        "mhla_version": (c_char_p, []),
+        "mhla_last_error": (c_char_p, []),
+        "mhla_problem_create": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "mhla_problem_text": (c_char_p, [c_void_p]),
+        "mhla_problem_destroy": (None, [c_void_p]),
+        "mhla_plan_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_void_p)]),
+        "mhla_plan_implementation": (c_char_p, [c_void_p]),
+        "mhla_plan_explain": (c_char_p, [c_void_p]),
+        "mhla_plan_forward_workspace": (c_size_t, [c_void_p]),
+        "mhla_plan_backward_workspace": (c_size_t, [c_void_p]),
+        "mhla_plan_destroy": (None, [c_void_p]),
+        "mhla_forward": (c_int, [c_void_p, POINTER(ForwardInputs), POINTER(Tensor), c_void_p,
+                                 c_size_t, c_void_p]),
+        "mhla_backward": (c_int, [c_void_p, POINTER(BackwardInputs), POINTER(Gradients), c_void_p,
+                                  c_size_t, c_void_p]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+def _check(status):
+    if status != 0:
+        message = library().mhla_last_error().decode()
+        raise (Refused if status == UNSUPPORTED else Error)(status, message)
+
+
+class Plan:
+    """One problem on one implementation: `implementation=None` takes the planner's choice."""
+
+    def __init__(self, text, implementation=None, threads=0):
+        lib = library()
+        self._handle = c_void_p()
+        problem = c_void_p()
+        _check(lib.mhla_problem_create(text.encode(), byref(problem)))
+        try:
+            name = implementation.encode() if implementation else None
+            _check(lib.mhla_plan_create(problem, name, threads, byref(self._handle)))
+        finally:
+            lib.mhla_problem_destroy(problem)
+        self.text = text
+        self.implementation = lib.mhla_plan_implementation(self._handle).decode()
+        self.forward_workspace = lib.mhla_plan_forward_workspace(self._handle)
+        self.backward_workspace = lib.mhla_plan_backward_workspace(self._handle)
+
+    def __del__(self):
+        if self._handle:
+            library().mhla_plan_destroy(self._handle)
+
+    def explain(self):
+        return library().mhla_plan_explain(self._handle).decode()
+
+
+def plan(text, implementation=None):
+    return Plan(text, implementation)
+
+
+def workspace(size, device):
+    """An aligned uint8 tensor of `size` bytes (torch aligns CUDA memory to 512, the CPU to 64)."""
+    raw = torch.empty(size + WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=device)
+    start = -raw.data_ptr() % WORKSPACE_ALIGNMENT
+    return raw[start:start + size]
+
+
+def _stream(tensor):
+    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None
+
+
+def _pointer(space):
+    return space.data_ptr() if space is not None and space.numel() else None
+
+
+def _forward_call(plan, q, k, v, mixing, o, q_den, k_den, space):
+    inputs = ForwardInputs(*(Tensor.of(t) for t in (q, k, v, mixing, q_den, k_den)))
+    output = Tensor.of(o)
+    size = space.numel() if space is not None else 0
+    keep = (q, k, v, mixing, o, q_den, k_den, space)
+    function, pointer = library().mhla_forward, _pointer(space)
+
+    def call(keep=keep):
+        status = function(plan._handle, byref(inputs), byref(output), pointer, size, _stream(q))
+        if status:
+            _check(status)
+    return call
+
+
+def forward(plan, q, k, v, mixing, q_den=None, k_den=None, o=None, space=None):
+    """o [B, Nq, H, dv]; given `o` and `space` are written, otherwise they are allocated."""
+    if o is None:
+        o = q.new_empty(*q.shape[:3], v.shape[3])
+    if space is None:
+        space = workspace(plan.forward_workspace, q.device)
+    _forward_call(plan, q, k, v, mixing, o, q_den, k_den, space)()
+    return o
+
+
+def prepared_forward(plan, q, k, v, mixing, o, space, q_den=None, k_den=None):
+    """The same with the argument structures built once: what a benchmark calls."""
+    return _forward_call(plan, q, k, v, mixing, o, q_den, k_den, space)
+
+
+def _backward_call(plan, inputs, gradients, space):
+    names = ("q", "k", "v", "mixing", "o", "d_o", "q_den", "k_den")
+    given = BackwardInputs(*(Tensor.of(inputs.get(name)) for name in names))
+    wanted = Gradients(*(Tensor.of(gradients.get(name)) for name, _ in Gradients._fields_))
+    size = space.numel() if space is not None else 0
+    keep = (inputs, gradients, space)
+    function, pointer = library().mhla_backward, _pointer(space)
+
+    def call(keep=keep):
+        status = function(plan._handle, byref(given), byref(wanted), pointer, size,
+                          _stream(inputs["q"]))
+        if status:
+            _check(status)
+    return call
+
+
+def backward(plan, q, k, v, mixing, o, d_o, q_den=None, k_den=None, gradients=None, space=None):
+    """Gradients by name; a dictionary given is filled, otherwise all are allocated."""
+    inputs = dict(q=q, k=k, v=v, mixing=mixing, o=o, d_o=d_o, q_den=q_den, k_den=k_den)
+    if gradients is None:
+        names = ("q", "k", "v", "mixing", "q_den", "k_den")
+        gradients = {
+            "d_" + name: torch.empty(inputs[name].shape, dtype=inputs[name].dtype, device=q.device)
+            for name in names if inputs[name] is not None
+        }
+    if space is None:
+        space = workspace(plan.backward_workspace, q.device)
+    _backward_call(plan, inputs, gradients, space)()
+    return gradients
+
+
+def prepared_backward(plan, inputs, gradients, space):
+    return _backward_call(plan, inputs, gradients, space)
+
+
+def implementations(device):
+    """Names compiled in for a device kind: MHLA_IMPLEMENTATIONS, or the candidates of a plan."""
+    if os.environ.get("MHLA_IMPLEMENTATIONS"):
+        return os.environ["MHLA_IMPLEMENTATIONS"].split(",")
+    text = f"sequence=64 block=16 heads=1 dk=64 dv=64 device={device}"
+    names = []
+    for dtype in ("bf16", "f32"):  # a plan lists refused candidates too; one may still fail whole
+        try:
+            explained = plan(f"{text} dtype={dtype}").explain()
+        except Error as error:
+            explained = str(error)
+        found = re.findall(r"\b(reference|(?:cpu|cuda)\.[a-z][\w.]*\w)", explained)
+        names += [name for name in found if name not in names]
+    cuda = device.startswith("cuda")
+    return [name for name in names if name.startswith("cuda.") == cuda]

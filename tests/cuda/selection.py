@@ -1,0 +1,122 @@
+"""The cases: sizes at every tile edge, every form, every memory layout. Few and small on the CPU."""
+
+import torch
+
+from cases import Case, Layout, grid, sequence
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BLOCK_TOKENS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 210, 256)
+WIDTHS = (8, 16, 32, 64, 72, 80, 96, 128, 256)
+
+
+def tile_edges():
+    """Four blocks and a ragged fifth, at each number of tokens a block may have beside a tile."""
+    return [Case(sequence(4 * n + (n + 1) // 2, block=n), heads=3, dk=32) for n in BLOCK_TOKENS]
+
+
+def widths():
+    cases = [Case(sequence(150, block=64), dk=d) for d in WIDTHS if d != 64]
+    cases += [Case(sequence(150, block=64), dk=dk, dv=dv)
+              for dk, dv in ((64, 128), (128, 64), (128, 256), (32, 96), (72, 40), (33, 5), (1, 1))]
+    return cases
+
+
+def layouts():
+    return [
+        Case(grid((14, 14), block=(4, 4)), heads=3),
+        Case(grid((14, 14), blocks=(4, 4)), heads=3),
+        Case(grid((16, 16), block=(4, 4)), heads=3),
+        Case(grid((16, 16), block=(4, 4)), heads=2, dk=72),
+        Case(grid((32, 32), block=(8, 8)), heads=2),
+        Case(grid((21, 30, 52), blocks=(3, 5, 10)), batch=1, heads=1, dk=128),
+        Case(grid((5, 7, 9), block=(2, 3, 4)), dk=32),
+        Case(grid((3, 10, 11), blocks=(3, 1, 2)), dk=96),
+        Case(sequence(100, block=256)),  # one block: d_mixing cancels to zero
+        Case(sequence(1, block=1), batch=1, heads=1),
+        Case(sequence(600, block=4), dk=32),  # 150 blocks
+        Case(sequence(1000, blocks=7), dk=64),
+        Case(sequence((100, 32, 7, 0, 1, 129), block=64), batch=1),
+        Case(sequence((64, 64, 200), block=16), batch=1, heads=3, dk=128),
+        Case(Layout(((14, 14), (8, 12), (4, 5)), block=(4, 4)), batch=1, dk=32),
+        Case(sequence(100, block=16), layout_k=sequence(77, block=32)),
+        Case(grid((14, 14), block=(4, 4)), layout_k=sequence(77, blocks=3), heads=3, dk=72),
+    ]
+
+
+def forms():
+    square, line = grid((14, 14), block=(4, 4)), sequence(200, block=64)
+    cases = []
+    for mask in ("none", "causal", "block_causal"):
+        for normalizer in ("exact", "shared_position", "none"):
+            for layout in (square, line):
+                if (mask, normalizer, layout) != ("none", "exact", square):
+                    cases.append(Case(layout, mask=mask, normalizer=normalizer))
+    for name in ("relu", "elu1", "identity"):
+        cases.append(Case(square, feature_map=name))
+        cases.append(Case(line, feature_map=name, mask="causal", normalizer="none", scale=0.125))
+    cases += [
+        Case(square, feature_map="identity", separate=True, heads=3),
+        Case(square, feature_map="identity", separate=True, normalizer="shared_position"),
+        Case(line, feature_map="identity", separate=True, mask="causal"),
+        Case(square, per_head=True, heads=3),
+        Case(line, per_head=True, mask="causal", normalizer="none"),
+        Case(square, eps=0.5, scale=0.25),
+        Case(sequence((100, 32, 7, 129), block=64), batch=1, mask="causal", normalizer="none"),
+        Case(sequence((100, 32, 7, 129), block=64), batch=1, mask="block_causal"),
+        Case(sequence((100, 32, 7), block=16), batch=1, normalizer="shared_position"),
+        Case(sequence(256, block=64), dk=128, dv=256, mask="causal", normalizer="none",
+             feature_map="relu", scale=128**-0.5),
+        Case(sequence(2048, block=64), batch=1, heads=1, dk=128, dv=256, mask="causal",
+             normalizer="none", feature_map="relu", scale=128**-0.5),
+    ]
+    return cases
+
+
+def precisions():
+    square, line = grid((14, 14), block=(4, 4)), sequence(150, block=64)
+    return [Case(layout, dtype=dtype, mask=mask)
+            for dtype in (F16, F32)
+            for layout, mask in ((square, "none"), (line, "causal"))] + [
+        Case(square, dtype=F16, dk=72, normalizer="shared_position"),
+        Case(square, dtype=F32, dk=128, dv=64, normalizer="none"),
+    ]
+
+
+def memory():
+    square = grid((14, 14), block=(4, 4))
+    cases = [Case(square, strides=kind, heads=3, dk=d)
+             for kind in ("fused", "heads_first", "misaligned") for d in (64, 72)]
+    return cases + [
+        Case(sequence(150, block=64), strides="fused", mask="causal", normalizer="none"),
+        Case(sequence(150, block=64), strides="misaligned", dk=33, dv=17, mask="causal"),
+        Case(grid((5, 7, 9), block=(2, 3, 4)), strides="misaligned", dk=128),
+    ]
+
+
+def batches():
+    """More CTAs than fit the chip at once, and indices that are not powers of two."""
+    return [
+        Case(grid((16, 16), block=(4, 4)), batch=37, heads=5),
+        Case(sequence(190, block=64), batch=33, heads=5, dk=128, mask="causal", normalizer="none"),
+    ]
+
+
+def unique(cases):
+    return list(dict.fromkeys(cases))
+
+
+def small(case):
+    """What the scalar reference finishes in well under a second."""
+    pairs = case.batch * case.heads * case.dk * case.width * len(case.keys.boxes)
+    return pairs * (case.layout.tokens + len(case.layout.boxes) ** 2) < 2**28
+
+
+ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches())
+REPEATED = [
+    Case(grid((14, 14), block=(4, 4)), heads=3),
+    Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
+    Case(grid((16, 16), block=(4, 4)), batch=16, heads=6, normalizer="shared_position"),
+]
+if not torch.cuda.is_available():
+    ALL = [case for case in ALL if small(case)]
+    REPEATED = REPEATED[:2]
