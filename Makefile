@@ -39,7 +39,8 @@ asan: setup
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS)
 
-fuzz: setup
+fuzz:
+	@MHLA_PYTHON=$(MHLA_PYTHON) scripts/setup --all
 	@scripts/fuzz $(SECONDS_EACH)
 
 cuda: setup
@@ -47,6 +48,7 @@ cuda: setup
 	@cmake --build --preset cuda -j $(JOBS)
 
 lint: build
+	@MHLA_PYTHON=$(MHLA_PYTHON) scripts/setup --all
 	@scripts/lint
 
 format: setup
