@@ -15,12 +15,6 @@ namespace {
 // ToeplitzMixing.
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 31;
 
-std::string counts_string(const std::vector<std::int64_t>& counts) {
-  std::string text;
-  for (const std::int64_t count : counts) text += (text.empty() ? "" : "x") + std::to_string(count);
-  return text;
-}
-
 }  // namespace
 
 void check_mixing_size(const char* where, std::int64_t heads, std::int64_t rows,
@@ -36,28 +30,15 @@ void check_mixing_size(const char* where, std::int64_t heads, std::int64_t rows,
   }
 }
 
-BlockGrid block_grid(const char* where, const BlockLayout& layout) {
-  const std::int64_t size = layout.mixing_size();
-  if (size < 1) fail(where, "the layout ", layout.to_string(), " has no blocks");
+BlockGrid block_grid(const BlockLayout& layout) {
   BlockGrid grid;
   grid.axes = layout.axes();
   if (grid.axes == 1) {
-    grid.counts[2] = size;
+    grid.counts[2] = layout.mixing_size();
     return grid;
   }
-  const Sequence* first = nullptr;
-  for (const Sequence& sequence : layout.sequences()) {
-    if (sequence.blocks == 0) continue;
-    if (first == nullptr) first = &sequence;
-    if (sequence.counts != first->counts) {
-      fail(where, "the packed grids of ", layout.to_string(), " have ",
-           counts_string(first->counts), " and ", counts_string(sequence.counts),
-           " blocks; one mixing matrix serves only grids with equal block counts, cut them by "
-           "number of blocks");
-    }
-  }
   for (int axis = 0; axis < grid.axes; ++axis) {
-    grid.counts[3 - grid.axes + axis] = first->counts[axis];
+    grid.counts[3 - grid.axes + axis] = layout.sequences().front().counts[axis];
   }
   return grid;
 }
@@ -86,8 +67,8 @@ MixingMatrix MixingMatrix::from(const float* weights, std::int64_t heads, std::i
 float MixingMatrix::at(std::int64_t row, std::int64_t col, std::int64_t head) const {
   const std::int64_t copies = std::max<std::int64_t>(heads_, 1);
   if (head < 0 || head >= copies || row < 0 || row >= rows_ || col < 0 || col >= cols_) {
-    fail("mixing.at", "no weight at row ", row, ", column ", col, ", head ", head, " of a matrix of ",
-         copies, " x ", rows_, " x ", cols_, " weights");
+    fail("mixing.at", "no weight at row ", row, ", column ", col, ", head ", head,
+         " of a matrix of ", copies, " x ", rows_, " x ", cols_, " weights");
   }
   return data_[static_cast<std::size_t>((head * rows_ + row) * cols_ + col)];
 }

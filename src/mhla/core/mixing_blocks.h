@@ -26,11 +26,10 @@ struct BlockGrid {
 };
 
 // One matrix serves all packed sequences. In 1-D the longest decides and shorter ones use a leading
-// part; grids must have equal block counts, since a leading part of a grid is not a smaller grid.
-BlockGrid block_grid(const char* where, const BlockLayout& layout);
+// part; packed grids have equal block counts, which BlockLayout sees to.
+BlockGrid block_grid(const BlockLayout& layout);
 
 // Throws when heads * rows * cols weights are none or more than a matrix may hold.
-void check_mixing_size(const char* where, std::int64_t heads, std::int64_t rows,
-                       std::int64_t cols);
+void check_mixing_size(const char* where, std::int64_t heads, std::int64_t rows, std::int64_t cols);
 
 }  // namespace mhla

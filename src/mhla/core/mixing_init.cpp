@@ -48,16 +48,12 @@ double transformed(Transform transform, const TransformOptions& options, double 
                    double longest) {
   const double ratio = relative(distance, longest);
   switch (transform) {
-    case Transform::linear:
-      return 1.0 - ratio;
-    case Transform::cos:
-      return std::cos(std::numbers::pi / 4 * ratio);
-    case Transform::exp:
-      return std::exp(-distance / options.exp_sigma);
+    case Transform::linear: return 1.0 - ratio;
+    case Transform::cos: return std::cos(std::numbers::pi / 4 * ratio);
+    case Transform::exp: return std::exp(-distance / options.exp_sigma);
     case Transform::gaussian:
       return std::exp(-4.5 * ratio * ratio);  // -d^2 / (2 sigma^2) with sigma = longest / 3
-    case Transform::local:
-      return distance <= options.local_threshold ? 1.0 : 0.0;
+    case Transform::local: return distance <= options.local_threshold ? 1.0 : 0.0;
   }
   fail("mixing.authors", "unknown transform ", static_cast<int>(transform));
 }
@@ -81,7 +77,7 @@ Transform parse_transform(const std::string& text) {
 }
 
 MixingMatrix MixingMatrix::locality(const BlockLayout& layout) {
-  const BlockGrid grid = block_grid("mixing.locality", layout);
+  const BlockGrid grid = block_grid(layout);
   const std::int64_t blocks = grid.size();
   MixingMatrix mixing(0, blocks, blocks, "locality");
   const std::vector<double> distances = block_distances(grid);
@@ -101,12 +97,13 @@ MixingMatrix MixingMatrix::locality(const BlockLayout& layout) {
 MixingMatrix MixingMatrix::authors(const BlockLayout& layout, Transform transform,
                                    const TransformOptions& options) {
   const char* where = "mixing.authors";
-  if (!(options.exp_sigma > 0)) fail(where, "exp_sigma: expected more than 0, got ", options.exp_sigma);
+  if (!(options.exp_sigma > 0))
+    fail(where, "exp_sigma: expected more than 0, got ", options.exp_sigma);
   // Below zero not even a block itself would be near, and columns of zeros cannot be normalised.
   if (!(options.local_threshold >= 0)) {
     fail(where, "local_threshold: expected 0 or more, got ", options.local_threshold);
   }
-  const BlockGrid grid = block_grid(where, layout);
+  const BlockGrid grid = block_grid(layout);
   const std::int64_t blocks = grid.size();
   MixingMatrix mixing(0, blocks, blocks, std::string("authors ") + name(transform));
   std::vector<double> weights = block_distances(grid);
@@ -126,8 +123,8 @@ MixingMatrix MixingMatrix::authors(const BlockLayout& layout, Transform transfor
 MixingMatrix MixingMatrix::uniform(const BlockLayout& layout) { return uniform(layout, layout); }
 
 MixingMatrix MixingMatrix::uniform(const BlockLayout& layout_q, const BlockLayout& layout_k) {
-  const std::int64_t rows = block_grid("mixing.uniform", layout_q).size();
-  const std::int64_t cols = block_grid("mixing.uniform", layout_k).size();
+  const std::int64_t rows = block_grid(layout_q).size();
+  const std::int64_t cols = block_grid(layout_k).size();
   MixingMatrix mixing(0, rows, cols, "uniform");
   std::fill(mixing.data_.begin(), mixing.data_.end(),
             static_cast<float>(1.0 / static_cast<double>(cols)));
@@ -135,7 +132,7 @@ MixingMatrix MixingMatrix::uniform(const BlockLayout& layout_q, const BlockLayou
 }
 
 MixingMatrix MixingMatrix::causal_uniform(const BlockLayout& layout) {
-  const std::int64_t blocks = block_grid("mixing.causal_uniform", layout).size();
+  const std::int64_t blocks = block_grid(layout).size();
   MixingMatrix mixing(0, blocks, blocks, "causal_uniform");
   for (std::int64_t i = 0; i < blocks; ++i) {
     const auto weight = static_cast<float>(1.0 / static_cast<double>(i + 1));

@@ -26,7 +26,8 @@ using Taps = std::vector<Tap>;  // a new block as a mean of up to two old ones p
 // Position of new block i of `to` among `from` old block centres, which lie one apart.
 std::array<Tap, 2> axis_taps(std::int64_t i, std::int64_t from, std::int64_t to) {
   const double centre = (static_cast<double>(i) + 0.5) * static_cast<double>(from) /
-                            static_cast<double>(to) - 0.5;
+                            static_cast<double>(to) -
+                        0.5;
   const double at = std::clamp(centre, 0.0, static_cast<double>(from - 1));
   const auto low = static_cast<std::int64_t>(at);
   const double fraction = at - static_cast<double>(low);
@@ -121,8 +122,8 @@ void resample_one(const float* weights, const BlockGrid& from, const BlockGrid& 
 
 MixingMatrix MixingMatrix::resample(const BlockLayout& from, const BlockLayout& to,
                                     const ResampleOptions& options) const {
-  const BlockGrid old_grid = block_grid(kWhere, from);
-  const BlockGrid new_grid = block_grid(kWhere, to);
+  const BlockGrid old_grid = block_grid(from);
+  const BlockGrid new_grid = block_grid(to);
   if (old_grid.axes != new_grid.axes) {
     fail(kWhere, "layouts must have the same number of axes, got ", old_grid.axes, " (",
          from.to_string(), ") and ", new_grid.axes, " (", to.to_string(), ")");

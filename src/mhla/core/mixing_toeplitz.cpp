@@ -89,7 +89,7 @@ std::vector<float> ToeplitzMixing::causal_row(std::int64_t i) const {
 }
 
 MixingMatrix ToeplitzMixing::matrix(const BlockLayout& layout) const {
-  const BlockGrid grid = block_grid("toeplitz.matrix", layout);
+  const BlockGrid grid = block_grid(layout);
   if (grid.axes != axes()) {
     fail("toeplitz.matrix", "the layout ", layout.to_string(), " has ", grid.axes,
          " axes, the weights have ", axes());
@@ -112,7 +112,7 @@ MixingMatrix ToeplitzMixing::matrix(const BlockLayout& layout) const {
 
 ToeplitzMixing MixingMatrix::to_toeplitz(const BlockLayout& layout, bool causal) const {
   const char* where = "mixing.to_toeplitz";
-  const BlockGrid grid = block_grid(where, layout);
+  const BlockGrid grid = block_grid(layout);
   const std::int64_t blocks = grid.size();
   if (rows_ != blocks || cols_ != blocks) {
     fail(where, "the layout ", layout.to_string(), " has ", blocks, " blocks, the matrix is ",
