@@ -24,7 +24,7 @@ struct Candidate {
   std::string implementation;  // "cuda.sm90.dense"
   bool chosen = false;
   double predicted_seconds = 0;  // of one forward; 0 when refused
-  std::string reason;            // why refused, or how the prediction came about
+  std::string reason = {};       // why refused, or how the prediction came about
 };
 
 struct PlanOptions {
@@ -36,7 +36,7 @@ struct PlanOptions {
 class Plan {
  public:
   const Problem& problem() const;
-  const std::string& implementation() const;
+  std::string implementation() const;
   std::size_t forward_workspace() const;   // bytes
   std::size_t backward_workspace() const;  // bytes
   const Cost& cost() const;

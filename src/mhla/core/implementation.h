@@ -16,9 +16,9 @@ struct PlanData {
   const Implementation* implementation = nullptr;
   std::size_t forward_workspace = 0;
   std::size_t backward_workspace = 0;
-  Cost cost;
-  std::vector<Candidate> candidates;
-  std::shared_ptr<const void> prepared;  // what Implementation::prepare made, device tables for example
+  Cost cost = {};
+  std::vector<Candidate> candidates = {};
+  std::shared_ptr<const void> prepared = {};  // what Implementation::prepare made, device tables for example
 };
 
 // Views were checked against the problem before forward and backward are called.
