@@ -1,0 +1,79 @@
+// Errors, tolerances and their ratio.
+#include "mhla/verify/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "mhla/verify/rounding.h"
+
+namespace mhla::verify {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMassFactor = 4;  // see compare.h
+constexpr double kNaiveFactor = 2;
+constexpr double kFloorUlps = 2;
+// Below the smallest normal number relative precision ends.
+double smallest_normal(DType dtype) {
+  if (dtype == DType::f64) return 0x1p-1022;
+  return dtype == DType::f16 ? 0x1p-14 : 0x1p-126;
+}
+
+struct Norms {
+  double largest = 0, rms = 0;
+};
+
+Norms norms(const std::vector<double>& a, const std::vector<double>* minus = nullptr) {
+  Norms result;
+  double squares = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = minus ? a[i] - (*minus)[i] : a[i];
+    if (!std::isfinite(x)) return {kInfinity, kInfinity};
+    result.largest = std::max(result.largest, std::abs(x));
+    squares += x * x;
+  }
+  if (!a.empty()) result.rms = std::sqrt(squares / static_cast<double>(a.size()));
+  return result;
+}
+
+Agreement agreement(double error, double tolerance, double scale) {
+  const double unit = scale > 0 ? scale : 1;
+  const double ratio = error == 0 ? 0 : error / tolerance;
+  return {error / unit, tolerance / unit, std::isnan(ratio) ? kInfinity : ratio};
+}
+
+const Agreement& worse(const Agreement& a, const Agreement& b) { return b.ratio > a.ratio ? b : a; }
+
+Agreement compare_elements(const std::vector<double>& got, const Expected& e, double scale) {
+  const double u = unit_roundoff(e.dtype), u_stored = unit_roundoff(e.stored);
+  Agreement worst;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double tolerance = kMassFactor * u * e.mass[i] + u_stored * std::abs(e.value[i]) +
+                             smallest_normal(e.stored);
+    const double error = std::isfinite(got[i]) ? std::abs(got[i] - e.value[i]) : kInfinity;
+    const Agreement here = agreement(error, tolerance, scale);
+    if (i == 0 || here.ratio > worst.ratio) worst = here;
+  }
+  return worst;
+}
+
+}  // namespace
+
+Agreement compare(const std::vector<double>& got, const Expected& e) {
+  if (got.size() != e.value.size()) return {kInfinity, 0, kInfinity};
+  const Norms size = norms(e.value), error = norms(got, &e.value);
+  const Norms naive = e.naive ? norms(*e.naive, &e.value) : Norms{kInfinity, 0};
+  // A naive computation that overflows is no yardstick.
+  if (!std::isfinite(naive.largest)) return compare_elements(got, e, size.largest);
+  const double floor = 2 * kFloorUlps * unit_roundoff(e.dtype);  // an ulp is two unit roundoffs
+  const double tiny = smallest_normal(e.stored);
+  const auto limit = [&](double of_naive, double of_value) {
+    return std::max(kNaiveFactor * of_naive, floor * of_value) + tiny;
+  };
+  return worse(
+      agreement(error.largest, limit(naive.largest, size.largest), size.largest),
+      agreement(error.rms, limit(naive.rms, size.rms), size.rms));
+}
+
+}  // namespace mhla::verify

@@ -1,0 +1,29 @@
+// What is put on trial: an implementation of the operator, as its callers reach it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mhla/mhla.h"
+
+namespace mhla::verify {
+
+struct Subject {
+  std::string name;
+  Device device;
+  // Throws Error(unsupported) for a problem it does not serve.
+  std::function<Plan(const Problem&)> plan;
+  std::function<void(const Plan&, const ForwardInputs&, const ForwardOutputs&, const Workspace&)>
+      forward;
+  std::function<void(const Plan&, const BackwardInputs&, const BackwardOutputs&, const Workspace&)>
+      backward;
+};
+
+// One compiled implementation, by name.
+Subject subject(const std::string& implementation);
+// Every compiled implementation whose device is present.
+std::vector<Subject> subjects();
+
+}  // namespace mhla::verify

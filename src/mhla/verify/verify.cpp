@@ -1,0 +1,168 @@
+// Spreads the cases over the cores and gathers the results by form.
+#include "mhla/verify/verify.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "mhla/verify/trial.h"
+
+namespace mhla::verify {
+namespace {
+
+class Collector {
+ public:
+  Collector(const Options& options, std::size_t total) : options_(options), total_(total) {}
+
+  void record(const Case& c, const std::string& form, const std::string& implementation,
+              const Outcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    const char* dtype = name(c.problem.dtype);
+    FormResult& result = forms_[{implementation, form, static_cast<int>(c.problem.dtype)}];
+    result.form = form;
+    result.implementation = implementation;
+    result.dtype = dtype;
+    ++result.cases;
+    ++report_.runs;
+    if (result.worst_case.empty() || outcome.worst.ratio > result.ratio) {
+      result.worst_error = outcome.worst.error;
+      result.tolerance = outcome.worst.tolerance;
+      result.ratio = outcome.worst.ratio;
+      result.worst_case = c.name;
+      result.worst_tensor = outcome.tensor;
+    }
+    if (outcome.wrong.empty()) return;
+    ++result.failed;
+    ++report_.failed;
+    std::string reason;
+    for (const std::string& part : outcome.wrong) reason += (reason.empty() ? "" : "; ") + part;
+    report_.failures.push_back({c.name, form, implementation, reason, c.seed});
+  }
+
+  void done(bool tried) {
+    const std::lock_guard lock(mutex_);
+    ++(tried ? report_.cases : report_.skipped);
+    if (options_.progress) options_.progress(++done_, total_);
+  }
+
+  Report finish() {
+    for (const auto& entry : forms_) report_.forms.push_back(entry.second);
+    std::sort(report_.failures.begin(), report_.failures.end(),
+              [](const Failure& a, const Failure& b) {
+                return std::tie(a.implementation, a.name) < std::tie(b.implementation, b.name);
+              });
+    return std::move(report_);
+  }
+
+ private:
+  const Options& options_;
+  std::size_t total_, done_ = 0;
+  std::mutex mutex_;
+  std::map<std::tuple<std::string, std::string, int>, FormResult> forms_;
+  Report report_;
+};
+
+// Calls `trial`; an exception is a failure of the case, not of the program.
+template <typename Trial>
+Outcome guarded(Trial trial) {
+  try {
+    return trial();
+  } catch (const std::exception& error) {
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
+  }
+}
+
+// The plan, nothing when the subject does not serve the case, or the error that it should not make.
+struct Planned {
+  std::optional<Plan> plan;
+  std::string error;
+};
+Planned plan_for(const Subject& subject, const Case& c) {
+  Problem problem = c.problem;
+  problem.device = subject.device;
+  try {
+    return {subject.plan(problem), {}};
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unsupported) return {};
+    return {{}, error.what()};
+  } catch (const std::exception& error) {
+    return {{}, error.what()};
+  }
+}
+
+void try_everywhere(const Case& c, const std::vector<Subject>& subjects, bool streaming,
+                    std::mutex& accelerator, Collector& collector) {
+  std::optional<Truth> truth;  // expensive: only when something serves the case
+  const auto the_truth = [&]() -> const Truth& {
+    if (!truth) truth = truth_of(c);
+    return *truth;
+  };
+  bool tried = false;
+  for (const Subject& subject : subjects) {
+    const bool on_cpu = subject.device.kind == Device::Kind::cpu;
+    if (c.heavy && on_cpu) continue;
+    std::unique_lock<std::mutex> lock(accelerator, std::defer_lock);
+    if (!on_cpu) lock.lock();
+    const Planned planned = plan_for(subject, c);
+    if (!planned.plan && planned.error.empty()) continue;
+    tried = true;
+    collector.record(c, c.form, subject.name, guarded([&] {
+                       if (!planned.plan) fail("verify", planned.error);
+                       return try_case(c, the_truth(), subject, *planned.plan);
+                     }));
+  }
+  if (streaming && !c.heavy && !refuses_streaming(c)) {
+    tried = true;
+    const std::string form = std::string("streaming/") + name(c.problem.mask);
+    collector.record(c, form, kStreaming, guarded([&] { return try_streaming(c, the_truth()); }));
+  }
+  collector.done(tried);
+}
+
+Report run(const Options& options, const std::vector<Subject>& subjects, bool streaming) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Case> all = selected_cases(options);
+  Collector collector(options, all.size());
+  std::mutex accelerator;  // one case at a time there
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < all.size(); i = next++) {
+      try_everywhere(all[i], subjects, streaming, accelerator, collector);
+    }
+  };
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> workers(options.threads > 0 ? options.threads : cores);
+  for (std::thread& worker : workers) worker = std::thread(work);
+  for (std::thread& worker : workers) worker.join();
+  Report report = collector.finish();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  report.seconds = elapsed.count();
+  return report;
+}
+
+}  // namespace
+
+std::vector<Case> selected_cases(const Options& options) {
+  std::vector<Case> all = cases();
+  std::erase_if(all, [&](const Case& c) {
+    return c.name.find(options.filter) == std::string::npos &&
+           c.form.find(options.filter) == std::string::npos;
+  });
+  return all;
+}
+
+Report verify(const Options& options) {
+  if (options.implementation == kStreaming) return run(options, {}, true);
+  if (options.implementation.empty()) return run(options, subjects(), true);
+  return run(options, {subject(options.implementation)}, false);
+}
+
+Report verify(const Options& options, const std::vector<Subject>& subjects) {
+  return run(options, subjects, false);
+}
+
+}  // namespace mhla::verify

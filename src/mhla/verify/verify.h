@@ -1,0 +1,55 @@
+// Every form of the operator, on every implementation of this machine, against the dense oracle.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mhla/verify/subject.h"
+#include "mhla/verify/cases.h"
+
+namespace mhla::verify {
+
+struct Options {
+  std::string implementation;  // only this one; "state" is the streaming form. Empty: all
+  std::string filter;          // only cases whose name or form contains it
+  int threads = 0;             // cases at a time; 0 takes all cores
+  std::function<void(std::size_t done, std::size_t total)> progress;
+};
+
+// The results of one form in one dtype on one implementation.
+struct FormResult {
+  std::string form, implementation, dtype;
+  std::size_t cases = 0, failed = 0;
+  // Of the case nearest to (or furthest past) its tolerance; relative to the tensor's largest value.
+  double worst_error = 0, tolerance = 0, ratio = 0;
+  std::string worst_case, worst_tensor;
+};
+
+struct Failure {
+  std::string name, form, implementation, reason;
+  std::uint64_t seed = 0;
+};
+
+struct Report {
+  std::size_t cases = 0;   // tried on at least one implementation
+  std::size_t runs = 0;    // cases times the implementations that serve them
+  std::size_t failed = 0;  // runs that failed
+  std::size_t skipped = 0; // cases that nothing on this machine serves
+  double seconds = 0;
+  std::vector<FormResult> forms;
+  std::vector<Failure> failures;
+};
+
+// The name under which the streaming form appears beside the implementations.
+inline constexpr const char* kStreaming = "state";
+
+// Cases of the options' filter.
+std::vector<Case> selected_cases(const Options& options);
+
+Report verify(const Options& options);
+// The same with given subjects, and without the streaming form.
+Report verify(const Options& options, const std::vector<Subject>& subjects);
+
+}  // namespace mhla::verify
