@@ -77,7 +77,9 @@ MHLA_C_API size_t mhla_plan_forward_workspace(const mhla_plan* plan);
 MHLA_C_API size_t mhla_plan_backward_workspace(const mhla_plan* plan);
 MHLA_C_API void mhla_plan_destroy(mhla_plan* plan);
 
-/* stream: a cudaStream_t, or NULL. */
+/* workspace: on the problem's device, of at least the plan's size; NULL where that is 0.
+ * stream: a cudaStream_t, or NULL. */
+#define MHLA_WORKSPACE_ALIGNMENT 256 /* bytes */
 MHLA_C_API mhla_status mhla_forward(const mhla_plan* plan, const mhla_forward_inputs* inputs,
                                     const mhla_tensor* o, void* workspace, size_t workspace_bytes,
                                     void* stream);
@@ -95,6 +97,7 @@ MHLA_C_API void mhla_mixing_destroy(mhla_mixing* mixing);
 
 MHLA_C_API mhla_status mhla_state_create(const mhla_problem* problem, const mhla_mixing* mixing,
                                          mhla_state** state);
+/* inputs->mixing stays empty: a state keeps the weights it was created with. */
 MHLA_C_API mhla_status mhla_state_prefill(mhla_state* state, const mhla_forward_inputs* inputs,
                                           const mhla_tensor* o);
 MHLA_C_API mhla_status mhla_state_step(mhla_state* state, const mhla_forward_inputs* inputs,
