@@ -131,6 +131,12 @@ class Plan:
         return library().mhla_plan_explain(self._handle).decode()
 
 
+def reason(refusal, implementation):
+    """What one implementation gave as its reason in the list that a refusal carries."""
+    found = re.search(rf"; {re.escape(implementation)}: ([^;]*)", str(refusal))
+    return found.group(1) if found else str(refusal)
+
+
 def plan(text, implementation=None):
     return Plan(text, implementation)
 
@@ -226,6 +232,6 @@ def implementations(device):
         except Error as error:
             explained = str(error)
         found = re.findall(r"\b(reference|(?:cpu|cuda)\.[a-z][\w.]*\w)", explained)
-        names += [name for name in found if name not in names]
+        names += found
     cuda = device.startswith("cuda")
-    return [name for name in names if name.startswith("cuda.") == cuda]
+    return [name for name in dict.fromkeys(names) if name.startswith("cuda.") == cuda]

@@ -26,7 +26,7 @@ def plan_or_refuse(case, implementation):
     try:
         return libmhla.plan(case.text(DEVICE), implementation)
     except libmhla.Refused as refusal:
-        pytest.skip(f"refused: {refusal}")
+        pytest.skip(f"refused: {libmhla.reason(refusal, implementation)}")
 
 
 def seed_of(case):

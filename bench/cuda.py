@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""libmhla on a GPU against its memory floor and its peers: verified first, then timed.
+
+The floor of a shape is the bytes of q, k, v and o (times three with the backward) over the copy
+bandwidth measured in the same run. Decode steps are not measured here.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+
+import torch
+
+from cuda_shapes import SHAPES, TINY  # first: it extends the path to tests/cuda
+import cuda_peers
+import cuda_table
+import cuda_timing
+import libmhla
+import oracle
+from cases import make_inputs
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", nargs="+", metavar="NAME", help="default: all of the table")
+    parser.add_argument("--implementation", nargs="+", metavar="NAME",
+                        help="default: every one compiled for the device")
+    parser.add_argument("--what", choices=("forward", "backward", "both"), default="both",
+                        help="backward means forward and backward together")
+    parser.add_argument("--normalizer", choices=("exact", "shared_position", "none"),
+                        help="of ours, instead of exact (language: none)")
+    parser.add_argument("--quick", action="store_true", help="skip the compiled composition")
+    parser.add_argument("--no-peers", action="store_true", help="time only ours")
+    parser.add_argument("--no-verify", action="store_true", help="time unverified kernels")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers; - for standard output")
+    arguments = parser.parse_args()
+    known = {shape.name.lower(): shape for shape in SHAPES + TINY}
+    names = arguments.shape or [s.name for s in (SHAPES if torch.cuda.is_available() else TINY)]
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        parser.error(f"unknown shape {unknown[0]}; known: {', '.join(s.name for s in SHAPES)}")
+    arguments.shapes = [known[name.lower()] for name in names]
+    return arguments
+
+
+def log(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+
+def operands(inputs):
+    return {name: inputs[name] for name in ("q", "k", "v", "mixing")}
+
+
+def outputs_of(case, device):
+    """o and gradients, those of q, k, v fused like their inputs."""
+    b, n, h = case.batch, case.layout.tokens, case.heads
+    o = torch.empty(b, n, h, case.width, dtype=case.dtype, device=device)
+    m = case.layout.mixing_size
+    gradients = {"d_mixing": torch.empty(m, m, device=device)}
+    if case.strides == "fused":
+        fused = torch.empty(b, n, 3, h, case.dk, dtype=case.dtype, device=device)
+        gradients.update(d_q=fused[:, :, 0], d_k=fused[:, :, 1], d_v=fused[:, :, 2])
+    else:
+        for name, width in (("d_q", case.dk), ("d_k", case.dk), ("d_v", case.width)):
+            gradients[name] = torch.empty(b, n, h, width, dtype=case.dtype, device=device)
+    return o, gradients
+
+
+class Truth:
+    """The f64 results and the naive ones of a shape, computed once for all implementations."""
+
+    def __init__(self, case, inputs):
+        self.case, self.inputs = case, inputs
+        self.exact, self.parts = oracle.exact(case, inputs)
+        self.naive = oracle.naive(case, inputs)
+
+    def worst(self, plan, backward):
+        """Largest error over its limit (twice the naive error); at most 1 when right, and where."""
+        o, gradients = outputs_of(self.case, self.inputs["q"].device)
+        for tensor in (o, *gradients.values()):
+            tensor.fill_(float("nan"))
+        libmhla.forward(plan, **operands(self.inputs), o=o)
+        ours = {"o": o}
+        if backward:
+            libmhla.backward(plan, **self.inputs, o=o, gradients=gradients)
+            ours.update(gradients)
+        truth = {name: self.exact[name] for name in ours}
+        rows = oracle.compare(self.case, ours, truth, self.parts, self.naive)
+        ratios = {r["name"]: r["rms"] / r["limit_rms"] if r["ok"] else
+                  max(r["rms"] / r["limit_rms"], r["max"] / r["limit_max"], 1.01) for r in rows}
+        name = max(ratios, key=lambda n: float("inf") if ratios[n] != ratios[n] else ratios[n])
+        return ratios[name], name
+
+
+def our_calls(plan, sets, device, what):
+    case_outputs = [outputs_of(inputs["case"], device) for inputs in sets]
+    forward_space = libmhla.workspace(plan.forward_workspace, device)
+    backward_space = libmhla.workspace(plan.backward_workspace, device)
+    made = []
+    for inputs, (o, gradients) in zip(sets, case_outputs):
+        tensors = {n: t for n, t in inputs.items() if n != "case"}
+        forward = libmhla.prepared_forward(plan, **operands(tensors), o=o, space=forward_space)
+        if what == "forward":
+            made.append(forward)
+            continue
+        backward = libmhla.prepared_backward(plan, {**tensors, "o": o}, gradients, backward_space)
+
+        def both(forward=forward, backward=backward):
+            forward()
+            backward()
+        made.append(both)
+    return made
+
+
+def measure_shape(shape, arguments, bandwidth, device):
+    case = shape.case
+    if arguments.normalizer and case.mask == "none":
+        case = dataclasses.replace(case, normalizer=arguments.normalizer)
+    whats = {"forward": ["forward"], "backward": ["forward+backward"],
+             "both": ["forward", "forward+backward"]}[arguments.what]
+    names = arguments.implementation or libmhla.implementations(device)
+    text = case.text(device)
+    planned = None
+    plans, refused = {}, {}
+    try:
+        planned = libmhla.plan(text).implementation
+    except libmhla.Refused as refusal:
+        refused["planner"] = str(refusal)
+    for name in names:
+        try:
+            plans[name] = libmhla.plan(text, name)
+        except libmhla.Refused as refusal:
+            refused[name] = libmhla.reason(refusal, name)
+    seed = torch.seed() % 2**31
+    verified = {}
+    if plans and not arguments.no_verify:
+        truth = Truth(case, make_inputs(case, seed, device))
+        for name, plan in plans.items():
+            verified[name] = truth.worst(plan, backward=whats[-1] != "forward")
+            log(f"  {name}: error {verified[name][0]:.2f} of the limit ({verified[name][1]})")
+        del truth
+    count = cuda_timing.input_sets(shape.forward_bytes(), device != "cpu")
+    sets = [{**make_inputs(case, seed + 1 + i, device), "case": case} for i in range(count)]
+    rows = []
+    for index, what in enumerate(whats):
+        floor_ms = shape.floor_bytes(what) / bandwidth * 1e3
+        baselines, failures = {}, {}
+        if not arguments.no_peers:
+            baselines, failures = measure_peers(case, sets, what, not arguments.quick)
+        target = shape.target[0 if what == "forward" else 1] if shape.target else None
+        common = dict(shape=shape.name, what=what, problem=text, floor_ms=floor_ms, target=target,
+                      planned=planned, baselines=baselines, baseline_failures=failures,
+                      refused=refused, input_sets=count, seed=seed)
+        for name, plan in plans.items():
+            ms = cuda_timing.median_ms(our_calls(plan, sets, device, what))
+            log(f"  {what} {name}: {ms * 1e3:.1f} us, {ms / floor_ms:.2f} x floor")
+            error = verified.get(name, (None, None))
+            rows.append(dict(common, implementation=name, ms=ms, multiple=ms / floor_ms,
+                             error_over_limit=error[0], worst_result=error[1],
+                             forward_workspace_bytes=plan.forward_workspace,
+                             backward_workspace_bytes=plan.backward_workspace,
+                             ratio={peer: t / ms for peer, t in baselines.items()}))
+        if not plans:
+            rows.append(dict(common, implementation=None, ms=None, multiple=None, ratio={},
+                             error_over_limit=None, worst_result=None,
+                             forward_workspace_bytes=None, backward_workspace_bytes=None))
+    return rows
+
+
+def measure_peers(case, sets, what, compiled):
+    times, failures = {}, {}
+    for name, attention in cuda_peers.peers(case, compiled).items():
+        try:
+            times[name] = cuda_timing.median_ms(cuda_peers.calls(attention, sets, what))
+            log(f"  {what} {name}: {times[name] * 1e3:.1f} us")
+        except Exception as error:  # a peer that does not serve a shape must not end the run
+            failures[name] = str(error).splitlines()[0] if str(error) else repr(error)
+            log(f"  {what} {name}: {failures[name]}")
+    return times, failures
+
+
+def main():
+    arguments = parse_arguments()
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    machine = torch.cuda.get_device_name() if device != "cpu" else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    bandwidth = cuda_timing.copy_bandwidth(device)
+    log(f"{machine}: copy {bandwidth * 1e-12:.2f} TB/s, {libmhla.library_path()}")
+    rows = []
+    for shape in arguments.shapes:
+        log(shape.name)
+        rows += measure_shape(shape, arguments, bandwidth, device)
+        if device != "cpu":
+            torch.cuda.empty_cache()
+    result = dict(machine=machine, torch=torch.__version__, copy_bytes_per_second=bandwidth,
+                  rows=rows)
+    if arguments.json == "-":
+        print(json.dumps(result, indent=1))
+    elif arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(result, file, indent=1)
+    cuda_table.show(result, sys.stderr if arguments.json == "-" else sys.stdout)
+    wrong = [r for r in rows if r["error_over_limit"] is not None and not r["error_over_limit"] <= 1]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
