@@ -16,6 +16,7 @@ struct mhla_problem {
 };
 struct mhla_plan {
   mhla::Plan plan;
+  std::string implementation;
   std::string explanation;
 };
 struct mhla_mixing {
@@ -207,15 +208,15 @@ mhla_status mhla_plan_create(const mhla_problem* problem, const char* implementa
     mhla::Plan made = mhla::plan(
         described,
         {.implementation = implementation == nullptr ? "" : implementation, .threads = threads});
+    std::string chosen = made.implementation();
     std::string explanation = made.explain();
-    return mhla_plan{std::move(made), std::move(explanation)};
+    return mhla_plan{std::move(made), std::move(chosen), std::move(explanation)};
   });
 }
 
 const char* mhla_plan_implementation(const mhla_plan* plan) {
-  return value_or("", [&] {
-    return given("mhla_plan_implementation", "plan", plan).plan.implementation().c_str();
-  });
+  return value_or(
+      "", [&] { return given("mhla_plan_implementation", "plan", plan).implementation.c_str(); });
 }
 
 const char* mhla_plan_explain(const mhla_plan* plan) {
