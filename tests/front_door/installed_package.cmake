@@ -1,5 +1,5 @@
 # Installs into a temporary prefix, then builds and runs examples/cmake_project from there, once
-# with find_package and once with the flags of pkg-config.
+# with find_package and once with the flags of pkg-config; the latter also builds the README's code.
 set(prefix ${BUILD}/installed)
 set(work ${BUILD}/installed_example)
 set(example ${SOURCE}/examples/cmake_project)
@@ -21,7 +21,18 @@ set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
 execute_process(COMMAND ${PKG_CONFIG} --cflags --libs mhla
   OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(flags UNIX_COMMAND "${flags}")
-execute_process(COMMAND ${CXX} -std=c++20 ${sanitize} ${example}/main.cpp ${flags} -pthread
-    -o ${work}/example_pkg_config COMMAND_ERROR_IS_FATAL ANY)
 set(ENV{LD_LIBRARY_PATH} ${prefix}/${LIBDIR})
-execute_process(COMMAND ${work}/example_pkg_config COMMAND_ERROR_IS_FATAL ANY)
+
+# The C++ of the README, as it stands there.
+file(READ ${SOURCE}/README.md readme)
+string(REGEX MATCH "```cpp\n([^`]*)```" found "${readme}")
+if(NOT found)
+  message(FATAL_ERROR "README.md: no C++ example found")
+endif()
+file(WRITE ${work}/readme.cpp "${CMAKE_MATCH_1}")
+
+foreach(source ${example}/main.cpp ${work}/readme.cpp)
+  execute_process(COMMAND ${CXX} -std=c++20 ${sanitize} ${source} ${flags} -o ${work}/by_pkg_config
+    COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${work}/by_pkg_config COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
