@@ -1,0 +1,107 @@
+// Which problems have a streaming form, and the mixing weights block by block.
+#include "mhla/core/state_setup.h"
+
+#include <utility>
+
+#include "mhla/error.h"
+
+namespace mhla::streaming {
+namespace {
+
+constexpr const char* kWhere = "state";
+
+void check_streamable(const Problem& problem) {
+  if (problem.batch < 1) fail(kWhere, "batch: a stream needs at least 1, got ", problem.batch);
+  if (problem.layout_k) {
+    fail(kWhere, "layout_k: a stream attends to its own past; cross-attention has none");
+  }
+  if (problem.mask == Mask::none) {
+    fail(kWhere, "mask: a stream needs causal or block_causal, got none (every token would read ",
+         "the future)");
+  }
+  const BlockLayout& layout = problem.layout;
+  if (layout.axes() != 1) {
+    fail(kWhere, "layout: a stream needs a 1-D layout, got ", layout.to_string());
+  }
+  if (layout.sequences().size() != 1) {
+    fail(kWhere, "layout: a stream is one sequence, got ", layout.sequences().size(),
+         " packed ones (", layout.to_string(), "); use a state for each, or the batch");
+  }
+  if (layout.cut().block.empty()) {
+    fail(kWhere, "layout: a stream needs a block size (block=...); with a number of blocks the ",
+         "size depends on a length that is not known yet, got ", layout.to_string());
+  }
+  if (problem.device.kind != Device::Kind::cpu) {
+    fail(ErrorCode::unsupported, kWhere, "device: states live on the CPU, got ",
+         to_string(problem.device), "; there is no streaming implementation for this device");
+  }
+}
+
+void check_mixing(const Problem& problem, const MixingMatrix& mixing) {
+  const std::int64_t heads = problem.mixing_per_head ? problem.heads : 0;
+  if (mixing.heads() != heads) {
+    fail(kWhere, "mixing: expected ", heads == 0 ? "one matrix shared by all heads" : "one per head",
+         " (heads = ", heads, "), got heads = ", mixing.heads());
+  }
+  if (mixing.rows() < 1 || mixing.cols() < mixing.rows()) {
+    fail(kWhere, "mixing: every row i needs columns 0 .. i, got ", mixing.rows(), " rows and ",
+         mixing.cols(), " columns");
+  }
+}
+
+void check_mixing(const Problem& problem, const ToeplitzMixing& mixing) {
+  if (mixing.axes() != 1) {
+    fail(kWhere, "mixing: a stream needs a 1-D Toeplitz form, got ", mixing.axes(), " axes");
+  }
+  if (problem.mixing_per_head) {
+    fail(kWhere, "mixing: a Toeplitz form is shared by all heads, but the problem has ",
+         "mixing_per_head");
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> Setup::max_blocks() const {
+  if (const auto* matrix = std::get_if<MixingMatrix>(&mixing)) return matrix->rows();
+  return std::nullopt;
+}
+
+std::int64_t Setup::mixing_heads() const { return problem.mixing_per_head ? problem.heads : 1; }
+
+std::vector<float> Setup::row(std::int64_t i) const {
+  if (const auto* toeplitz = std::get_if<ToeplitzMixing>(&mixing)) return toeplitz->causal_row(i);
+  const auto& matrix = std::get<MixingMatrix>(mixing);
+  std::vector<float> weights;
+  for (std::int64_t head = 0; head < mixing_heads(); ++head) {
+    for (std::int64_t b = 0; b <= i; ++b) weights.push_back(matrix.at(i, b, head));
+  }
+  return weights;
+}
+
+std::size_t Setup::mixing_bytes() const {
+  if (const auto* matrix = std::get_if<MixingMatrix>(&mixing)) {
+    return matrix->data().size() * sizeof(float);
+  }
+  return std::get<ToeplitzMixing>(mixing).weights().size() * sizeof(float);
+}
+
+std::shared_ptr<const Setup> make_setup(const Problem& problem, Mixing mixing) {
+  check(problem);
+  check_streamable(problem);
+  std::visit([&](const auto& weights) { check_mixing(problem, weights); }, mixing);
+
+  auto setup = std::make_shared<Setup>(Setup{.problem = problem, .mixing = std::move(mixing)});
+  setup->block = problem.layout.cut().block[0];
+  setup->problem.layout = BlockLayout::sequence(setup->block, {.block = {setup->block}});
+  check(setup->problem);  // bounds B * H * C * dk and B * H * dk * dv, so no product below overflows
+  setup->lanes = problem.batch * problem.heads;
+  setup->s_width = problem.dk * problem.dv;
+  switch (problem.normalizer) {
+    case Normalizer::exact: setup->den_width = problem.dk; break;
+    case Normalizer::shared_position: setup->den_width = setup->block; break;
+    case Normalizer::none: break;
+  }
+  return setup;
+}
+
+}  // namespace mhla::streaming
