@@ -8,17 +8,23 @@ bandwidth measured in the same run. Decode steps are not measured here.
 import argparse
 import dataclasses
 import json
+import os
 import sys
+
+# NOTE: this folder must leave the path, or `import cuda` inside PyTorch finds this file.
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.join(HERE, "cuda_support")
+sys.path.insert(1, os.path.join(HERE, "../tests/cuda"))
 
 import torch
 
-from cuda_shapes import SHAPES, TINY  # first: it extends the path to tests/cuda
-import cuda_peers
-import cuda_table
-import cuda_timing
 import libmhla
 import oracle
+import peers
+import table
+import timing
 from cases import make_inputs
+from shapes import SHAPES, TINY
 
 
 def parse_arguments():
@@ -140,7 +146,7 @@ def measure_shape(shape, arguments, bandwidth, device):
             verified[name] = truth.worst(plan, backward=whats[-1] != "forward")
             log(f"  {name}: error {verified[name][0]:.2f} of the limit ({verified[name][1]})")
         del truth
-    count = cuda_timing.input_sets(shape.forward_bytes(), device != "cpu")
+    count = timing.input_sets(shape.forward_bytes(), device != "cpu")
     sets = [{**make_inputs(case, seed + 1 + i, device), "case": case} for i in range(count)]
     rows = []
     for index, what in enumerate(whats):
@@ -153,7 +159,7 @@ def measure_shape(shape, arguments, bandwidth, device):
                       planned=planned, baselines=baselines, baseline_failures=failures,
                       refused=refused, input_sets=count, seed=seed)
         for name, plan in plans.items():
-            ms = cuda_timing.median_ms(our_calls(plan, sets, device, what))
+            ms = timing.median_ms(our_calls(plan, sets, device, what))
             log(f"  {what} {name}: {ms * 1e3:.1f} us, {ms / floor_ms:.2f} x floor")
             error = verified.get(name, (None, None))
             rows.append(dict(common, implementation=name, ms=ms, multiple=ms / floor_ms,
@@ -170,9 +176,9 @@ def measure_shape(shape, arguments, bandwidth, device):
 
 def measure_peers(case, sets, what, compiled):
     times, failures = {}, {}
-    for name, attention in cuda_peers.peers(case, compiled).items():
+    for name, attention in peers.peers(case, compiled).items():
         try:
-            times[name] = cuda_timing.median_ms(cuda_peers.calls(attention, sets, what))
+            times[name] = timing.median_ms(peers.calls(attention, sets, what))
             log(f"  {what} {name}: {times[name] * 1e3:.1f} us")
         except Exception as error:  # a peer that does not serve a shape must not end the run
             failures[name] = str(error).splitlines()[0] if str(error) else repr(error)
@@ -185,7 +191,7 @@ def main():
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device != "cpu" else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = False
-    bandwidth = cuda_timing.copy_bandwidth(device)
+    bandwidth = timing.copy_bandwidth(device)
     log(f"{machine}: copy {bandwidth * 1e-12:.2f} TB/s, {libmhla.library_path()}")
     rows = []
     for shape in arguments.shapes:
@@ -200,7 +206,7 @@ def main():
     elif arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(result, file, indent=1)
-    cuda_table.show(result, sys.stderr if arguments.json == "-" else sys.stdout)
+    table.show(result, sys.stderr if arguments.json == "-" else sys.stdout)
     wrong = [r for r in rows if r["error_over_limit"] is not None and not r["error_over_limit"] <= 1]
     return 1 if wrong else 0
 

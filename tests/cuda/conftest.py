@@ -1,5 +1,6 @@
-"""Fresh random inputs every run, a printed seed, and a count of what was refused."""
+"""Fresh random inputs every run, a printed seed, and a short account of what passed and what did not."""
 
+import collections
 import os
 import random
 import sys
@@ -11,7 +12,9 @@ import torch
 
 SEED = int(os.environ.get("MHLA_SEED") or random.randrange(2**31))
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
-REFUSED = []
+OUTCOMES = collections.defaultdict(collections.Counter)  # implementation -> outcome -> count
+REASONS = collections.Counter()  # (implementation, why refused)
+FAILURES = []  # (test, first line of the failure)
 
 
 def pytest_report_header(config):
@@ -27,18 +30,31 @@ def pytest_report_header(config):
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if report.when == "call" and call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception):
+    if not (report.when == "call" or report.failed) or not hasattr(item, "callspec"):
+        return
+    implementation = item.callspec.params.get("implementation")
+    if report.skipped:
         reason = str(call.excinfo.value)
-        if reason.startswith("refused"):
-            REFUSED.append((item.callspec.params.get("implementation"), reason))
+        refused = reason.startswith("refused: ")
+        OUTCOMES[implementation]["refused" if refused else "skipped"] += 1
+        REASONS[(implementation, reason)] += 1
+        return
+    OUTCOMES[implementation][report.outcome] += 1
+    if report.failed:
+        worst = dict(item.user_properties).get("worst")
+        first = str(call.excinfo.value).strip().splitlines() or [call.excinfo.typename]
+        FAILURES.append((item.name, worst or f"{call.excinfo.typename}: {first[0]}"))
 
 
 def pytest_terminal_summary(terminalreporter):
-    counts = {}
-    for key in REFUSED:
-        counts[key] = counts.get(key, 0) + 1
-    if counts:
-        terminalreporter.section("refused cases (not passed)")
-    for (implementation, reason), count in sorted(counts.items(), key=lambda item: -item[1])[:25]:
-        terminalreporter.write_line(f"{count:4}  {implementation}: {reason[:160]}")
-    terminalreporter.write_line(f"MHLA_SEED={SEED}")
+    write = terminalreporter.write_line
+    terminalreporter.section("in short")
+    for (implementation, reason), count in REASONS.most_common(20):
+        write(f"{count:4}  {implementation}  {reason[:150]}")
+    for test, what in FAILURES[:60]:
+        write(f"FAILED {test.removeprefix('test_')[:120]}: {what[:160]}")
+    if len(FAILURES) > 60:
+        write(f"and {len(FAILURES) - 60} more failures")
+    for implementation, counts in OUTCOMES.items():
+        write(f"{implementation}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    write(f"MHLA_SEED={SEED}")

@@ -37,7 +37,7 @@ def layouts():
         Case(sequence(1000, blocks=7), dk=64),
         Case(sequence((100, 32, 7, 0, 1, 129), block=64), batch=1),
         Case(sequence((64, 64, 200), block=16), batch=1, heads=3, dk=128),
-        Case(Layout(((14, 14), (8, 12), (4, 5)), block=(4, 4)), batch=1, dk=32),
+        Case(Layout(((14, 14), (8, 12), (4, 5)), blocks=(2, 3)), batch=1, dk=32),
         Case(sequence(100, block=16), layout_k=sequence(77, block=32)),
         Case(grid((14, 14), block=(4, 4)), layout_k=sequence(77, blocks=3), heads=3, dk=72),
     ]

@@ -1,10 +1,6 @@
 """The shapes of the benchmark: those of the paper's models, with what ours must reach."""
 
 import dataclasses
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/cuda"))
 
 from cases import Case, grid, sequence
 

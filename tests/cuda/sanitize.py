@@ -1,0 +1,69 @@
+"""A few small calls for compute-sanitizer: every kernel once, no PyTorch kernel in between.
+
+Run through scripts/gpu-check sanitize. Data is made on the host and copied, and PyTorch's caching
+allocator is off, so that each tensor is an allocation of its own and an overrun is noticed.
+"""
+
+import os
+import sys
+
+os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+
+import torch
+
+import libmhla
+from cases import Case, grid, make_inputs, sequence
+
+CASES = [
+    Case(grid((16, 16), block=(4, 4)), batch=1),
+    Case(grid((14, 14), block=(4, 4)), batch=1, dk=72, strides="fused"),
+    Case(grid((5, 7, 9), block=(2, 3, 4)), batch=1, heads=1, dk=128, normalizer="none"),
+    Case(sequence((40, 0, 7, 33), block=16), batch=1, dk=32, normalizer="shared_position"),
+    Case(sequence(100, block=64), batch=1, mask="causal", normalizer="none", dk=128, dv=256),
+    Case(sequence(70, block=32), batch=1, mask="block_causal", strides="misaligned"),
+    Case(sequence(33, block=16), batch=2, dk=33, dv=17, mask="causal", dtype=torch.float16),
+    Case(sequence(50, block=16), layout_k=sequence(37, block=32), batch=1, per_head=True,
+         dtype=torch.float32),
+    Case(sequence(65, block=64), batch=1, separate=True, feature_map="elu1"),
+]
+
+
+def to_device(tensor, device):
+    """The same strides on the device: the whole storage is copied, not the view."""
+    flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return flat.to(device).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def call(case, implementation, device):
+    plan = libmhla.plan(case.text(device), implementation)
+    inputs = {n: to_device(t, device) for n, t in make_inputs(case, 1, "cpu").items()}
+
+    def like(tensor):
+        return torch.full(tensor.shape, float("nan"), dtype=tensor.dtype).to(device)
+
+    o = like(inputs["d_o"])
+    gradients = {"d_" + n: like(t) for n, t in inputs.items() if n != "d_o"}
+    operands = {n: t for n, t in inputs.items() if n != "d_o"}
+    libmhla.forward(plan, **operands, o=o)
+    libmhla.backward(plan, **inputs, o=o, gradients=gradients)
+    results = [o, *gradients.values()]
+    return not any(torch.isnan(result.cpu()).any() for result in results)
+
+
+def main():
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    names = sys.argv[1:] or libmhla.implementations(device)
+    wrong = 0
+    for name in names:
+        for case in CASES:
+            try:
+                answer = "ran" if call(case, name, device) else "NaN in the result"
+            except libmhla.Refused as refusal:
+                answer = f"refused: {libmhla.reason(refusal, name)}"
+            wrong += answer.startswith("NaN")
+            print(f"{name} {case.name()}: {answer}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
