@@ -211,7 +211,8 @@ const std::vector<ProblemField>& problem_fields() {
 std::string Problem::to_string() const {
   std::string text = layout.to_string();
   if (layout_k) {
-    for (const auto word : split(layout_k->to_string(), ' ')) {
+    const std::string words = layout_k->to_string();
+    for (const auto word : split(words, ' ')) {
       const auto equals = word.find('=');
       text += " " + std::string(word.substr(0, equals)) + "_k" + std::string(word.substr(equals));
     }
