@@ -74,6 +74,12 @@ class Settings {
     if (i % 7 == 3) problem.scale = 0.35;
     if (i % 11 == 5 && problem.normalizer != Normalizer::none) problem.eps = 1e-3;
     problem.separate_denominator = i % 4 == 2 && problem.normalizer != Normalizer::none;
+    // A denominator of nothing but 1e-6 throws f16 past its largest number, 65504.
+    const bool unbounded =
+        problem.separate_denominator || problem.normalizer == Normalizer::shared_position;
+    // In bf16 such rows are right but hide all others in a norm, so half of the cases do without.
+    const bool avoid = problem.dtype == DType::f16 || (problem.dtype == DType::bf16 && i % 2 == 0);
+    if (avoid && unbounded) problem.eps = 0.1;
     problem.mixing_per_head = i % 9 == 4;
     Case c{.name = {}, .form = {}, .problem = problem};
     c.gap = i % 3 == 0 ? -1 : static_cast<std::int64_t>(i % 5);
@@ -138,8 +144,8 @@ void add_self(std::vector<Case>& all, Settings& settings) {
           l.name);
     }
   });
-  std::size_t turn = 0;  // the other dtypes take the layouts in turn
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  std::size_t turn = 0;  // the other dtypes take the layouts in turn, two for each form
+  for (const DType dtype : {DType::f32, DType::f32, DType::bf16, DType::bf16, DType::f16, DType::f16}) {
     for_every_form([&](Mask mask, Normalizer normalizer, FeatureMap map) {
       const NamedLayout& l = layouts[(turn * 5 + turn / 4) % layouts.size()];
       ++turn;
@@ -151,7 +157,7 @@ void add_self(std::vector<Case>& all, Settings& settings) {
                          .dtype = dtype}),
           l.name);
     });
-    ++turn;  // so that each dtype pairs forms and layouts differently
+    ++turn;  // so that each round pairs forms and layouts differently
   }
 }
 

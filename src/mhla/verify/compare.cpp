@@ -11,9 +11,11 @@ namespace mhla::verify {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMassFactor = 4;  // see compare.h
+// See compare.h; an ulp is two unit roundoffs.
+constexpr double kMassFactor = 2;
 constexpr double kNaiveFactor = 2;
-constexpr double kFloorUlps = 2;
+constexpr double kFloorOfLargest = 2, kFloorOfRms = 1;
+
 // Below the smallest normal number relative precision ends.
 double smallest_normal(DType dtype) {
   if (dtype == DType::f64) return 0x1p-1022;
@@ -45,14 +47,16 @@ Agreement agreement(double error, double tolerance, double scale) {
 
 const Agreement& worse(const Agreement& a, const Agreement& b) { return b.ratio > a.ratio ? b : a; }
 
-Agreement compare_elements(const std::vector<double>& got, const Expected& e, double scale) {
+Agreement compare_elements(const std::vector<double>& got, const Expected& e) {
   const double u = unit_roundoff(e.dtype), u_stored = unit_roundoff(e.stored);
   Agreement worst;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const double tolerance = kMassFactor * u * e.mass[i] + u_stored * std::abs(e.value[i]) +
-                             smallest_normal(e.stored);
-    const double error = std::isfinite(got[i]) ? std::abs(got[i] - e.value[i]) : kInfinity;
-    const Agreement here = agreement(error, tolerance, scale);
+    const double storage = u_stored * std::abs(e.value[i]);
+    const double tolerance = kMassFactor * u * e.mass[i] + smallest_normal(e.stored) +
+                             (u_stored > u ? 0 : storage);
+    double error = std::isfinite(got[i]) ? std::abs(got[i] - e.value[i]) : kInfinity;
+    if (u_stored > u) error = std::max(0.0, error - storage);
+    const Agreement here = agreement(error, tolerance, std::abs(e.value[i]));
     if (i == 0 || here.ratio > worst.ratio) worst = here;
   }
   return worst;
@@ -65,15 +69,13 @@ Agreement compare(const std::vector<double>& got, const Expected& e) {
   const Norms size = norms(e.value), error = norms(got, &e.value);
   const Norms naive = e.naive ? norms(*e.naive, &e.value) : Norms{kInfinity, 0};
   // A naive computation that overflows is no yardstick.
-  if (!std::isfinite(naive.largest)) return compare_elements(got, e, size.largest);
-  const double floor = 2 * kFloorUlps * unit_roundoff(e.dtype);  // an ulp is two unit roundoffs
-  const double tiny = smallest_normal(e.stored);
-  const auto limit = [&](double of_naive, double of_value) {
-    return std::max(kNaiveFactor * of_naive, floor * of_value) + tiny;
-  };
-  return worse(
-      agreement(error.largest, limit(naive.largest, size.largest), size.largest),
-      agreement(error.rms, limit(naive.rms, size.rms), size.rms));
+  if (!std::isfinite(naive.largest)) return compare_elements(got, e);
+  const double u = unit_roundoff(e.dtype), tiny = smallest_normal(e.stored);
+  const double largest =
+      std::max(kNaiveFactor * naive.largest, kFloorOfLargest * u * size.largest) + tiny;
+  const double rms = std::max(kNaiveFactor * naive.rms, kFloorOfRms * u * size.rms) + tiny;
+  return worse(agreement(error.largest, largest, size.largest),
+               agreement(error.rms, rms, size.rms));
 }
 
 }  // namespace mhla::verify

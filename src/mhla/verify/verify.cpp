@@ -94,18 +94,23 @@ Planned plan_for(const Subject& subject, const Case& c) {
   }
 }
 
-void try_everywhere(const Case& c, const std::vector<Subject>& subjects, bool streaming,
-                    std::mutex& accelerator, Collector& collector) {
+struct Jury {
+  const std::vector<Subject>& subjects;
+  bool streaming, heavy_on_cpu;
+  std::mutex accelerator;  // one case at a time there
+};
+
+void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
   std::optional<Truth> truth;  // expensive: only when something serves the case
   const auto the_truth = [&]() -> const Truth& {
     if (!truth) truth = truth_of(c);
     return *truth;
   };
   bool tried = false;
-  for (const Subject& subject : subjects) {
+  for (const Subject& subject : jury.subjects) {
     const bool on_cpu = subject.device.kind == Device::Kind::cpu;
-    if (c.heavy && on_cpu) continue;
-    std::unique_lock<std::mutex> lock(accelerator, std::defer_lock);
+    if (c.heavy && on_cpu && !jury.heavy_on_cpu) continue;
+    std::unique_lock<std::mutex> lock(jury.accelerator, std::defer_lock);
     if (!on_cpu) lock.lock();
     const Planned planned = plan_for(subject, c);
     if (!planned.plan && planned.error.empty()) continue;
@@ -115,7 +120,7 @@ void try_everywhere(const Case& c, const std::vector<Subject>& subjects, bool st
                        return try_case(c, the_truth(), subject, *planned.plan);
                      }));
   }
-  if (streaming && !c.heavy && !refuses_streaming(c)) {
+  if (jury.streaming && (!c.heavy || jury.heavy_on_cpu) && !refuses_streaming(c)) {
     tried = true;
     const std::string form = std::string("streaming/") + name(c.problem.mask);
     collector.record(c, form, kStreaming, guarded([&] { return try_streaming(c, the_truth()); }));
@@ -127,11 +132,11 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Case> all = selected_cases(options);
   Collector collector(options, all.size());
-  std::mutex accelerator;  // one case at a time there
+  Jury jury{subjects, streaming, options.heavy, {}};
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) {
-      try_everywhere(all[i], subjects, streaming, accelerator, collector);
+      try_everywhere(all[i], jury, collector);
     }
   };
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -158,6 +163,12 @@ std::vector<Case> selected_cases(const Options& options) {
 Report verify(const Options& options) {
   if (options.implementation == kStreaming) return run(options, {}, true);
   if (options.implementation.empty()) return run(options, subjects(), true);
+  std::string known;
+  for (const std::string& name : implementations()) known += name + ", ";
+  if (known.find(options.implementation + ", ") == std::string::npos) {
+    fail("verify", "implementation: unknown '", options.implementation, "' (known: ", known,
+         kStreaming, ")");
+  }
   return run(options, {subject(options.implementation)}, false);
 }
 

@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "mhla/verify/subject.h"
 #include "mhla/verify/cases.h"
+#include "mhla/verify/subject.h"
 
 namespace mhla::verify {
 
 struct Options {
   std::string implementation;  // only this one; "state" is the streaming form. Empty: all
   std::string filter;          // only cases whose name or form contains it
+  bool heavy = false;          // heavy cases on the CPU too; accelerators always run them
   int threads = 0;             // cases at a time; 0 takes all cores
   std::function<void(std::size_t done, std::size_t total)> progress;
 };
@@ -22,7 +23,7 @@ struct Options {
 struct FormResult {
   std::string form, implementation, dtype;
   std::size_t cases = 0, failed = 0;
-  // Of the case nearest to (or furthest past) its tolerance; relative to the tensor's largest value.
+  // Of the case nearest to (or furthest past) its tolerance; relative, see compare.h.
   double worst_error = 0, tolerance = 0, ratio = 0;
   std::string worst_case, worst_tensor;
 };
@@ -36,7 +37,7 @@ struct Report {
   std::size_t cases = 0;   // tried on at least one implementation
   std::size_t runs = 0;    // cases times the implementations that serve them
   std::size_t failed = 0;  // runs that failed
-  std::size_t skipped = 0; // cases that nothing on this machine serves
+  std::size_t skipped = 0;  // cases that nothing on this machine serves, or too heavy for it
   double seconds = 0;
   std::vector<FormResult> forms;
   std::vector<Failure> failures;
