@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int failures = 0;
@@ -430,6 +431,33 @@ static void errors_belong_to_their_thread(void) {
   mhla_problem_destroy(problem);
 }
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define UNDER_ASAN
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define UNDER_ASAN
+#endif
+
+/* The address sanitizer needs terabytes of address space and aborts where malloc would fail. */
+#ifndef UNDER_ASAN
+static void running_out_of_memory_is_a_status(void) {
+  mhla_problem* problem = NULL;
+  mhla_mixing* mixing = NULL;
+  struct rlimit before, little;
+  EXPECT_OK(mhla_problem_create("sequence=46340 block=1", &problem)); /* 8 GiB of weights */
+  EXPECT(getrlimit(RLIMIT_AS, &before) == 0);
+  little = before;
+  little.rlim_cur = (rlim_t)1 << 30;
+  EXPECT(setrlimit(RLIMIT_AS, &little) == 0);
+  EXPECT_FAILS(mhla_mixing_create(problem, "uniform", &mixing), MHLA_INTERNAL, "out of memory");
+  EXPECT(mixing == NULL);
+  EXPECT(setrlimit(RLIMIT_AS, &before) == 0);
+  mhla_problem_destroy(problem);
+}
+#endif
+
 int main(void) {
   EXPECT(strlen(mhla_version()) >= 5);
   mhla_problem_destroy(NULL);
@@ -443,6 +471,9 @@ int main(void) {
   forward_refuses_bad_tensors();
   states_step_fork_rewind_save_and_load();
   errors_belong_to_their_thread();
+#ifndef UNDER_ASAN
+  running_out_of_memory_is_a_status();
+#endif
   if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);
   return failures > 0;
 }

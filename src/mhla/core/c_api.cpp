@@ -90,7 +90,7 @@ mhla_status create(const char* call, const char* argument, Handle** result, Make
   if (result != nullptr) *result = nullptr;
   return guarded([&] {
     given(call, argument, result);
-    *result = new Handle(make());
+    *result = std::make_unique<Handle>(make()).release();
   });
 }
 
