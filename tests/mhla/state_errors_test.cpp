@@ -198,23 +198,21 @@ TEST_F(StateCalls, EndWithTheRowsOfTheMixingMatrix) {
   const auto too_many = [&](State& s, std::int64_t count) {
     s.prefill(longer.inputs(0, count), longer.piece(o, problem_.dv, 0, count));
   };
-  expect_error(kInvalid, {"[mhla.state.prefill] mixing", "3 rows", "block 3", "resample",
-                          "ToeplitzMixing"},
+  expect_error(kInvalid,
+               {"[mhla.state.prefill] mixing", "3 rows", "block 3", "resample", "ToeplitzMixing"},
                [&] { too_many(state_, 7); });
   State full = state_.fork();
   too_many(full, 6);  // exactly three blocks
   EXPECT_EQ(full.tokens(), 12);
-  expect_error(kInvalid, {"[mhla.state.step] mixing", "token 12 is in block 3"}, [&] {
-    full.step(longer.inputs(0, 1), longer.piece(o, problem_.dv, 0, 1));
-  });
+  expect_error(kInvalid, {"[mhla.state.step] mixing", "token 12 is in block 3"},
+               [&] { full.step(longer.inputs(0, 1), longer.piece(o, problem_.dv, 0, 1)); });
 }
 
 TEST_F(StateCalls, StepOneTokenAtATime) {
   expect_error(kInvalid, {"[mhla.state.step] q", "one token, got 2"},
                [&] { state_.step(in_, o_); });
-  expect_error(kInvalid, {"one token, got 0"}, [&] {
-    state_.step(data_.inputs(6, 0), data_.piece(out_, problem_.dv, 6, 0));
-  });
+  expect_error(kInvalid, {"one token, got 0"},
+               [&] { state_.step(data_.inputs(6, 0), data_.piece(out_, problem_.dv, 6, 0)); });
 }
 
 TEST_F(StateCalls, ReadWholeBlocksWhenBlockCausal) {
@@ -222,9 +220,8 @@ TEST_F(StateCalls, ReadWholeBlocksWhenBlockCausal) {
   p.mask = Mask::block_causal;
   State blocks(p, kMixing);
   expect_error(kInvalid, {"whole blocks of 4", "got 2 tokens"}, [&] { blocks.prefill(in_, o_); });
-  expect_error(kInvalid, {"[mhla.state.step] mask", "whole blocks of 4"}, [&] {
-    blocks.step(data_.inputs(6, 1), data_.piece(out_, p.dv, 6, 1));
-  });
+  expect_error(kInvalid, {"[mhla.state.step] mask", "whole blocks of 4"},
+               [&] { blocks.step(data_.inputs(6, 1), data_.piece(out_, p.dv, 6, 1)); });
   EXPECT_EQ(blocks.tokens(), 0);
 }
 

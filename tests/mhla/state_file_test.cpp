@@ -86,7 +86,8 @@ std::size_t mixing_at(const std::string& bytes) {
 std::size_t tokens_at(const std::string& bytes) { return mixing_at(bytes) + 4 + 3 * 8 + 9 * 4; }
 
 TEST(StateBytes, TheChecksumIsCrc64Xz) {
-  EXPECT_EQ(streaming::checksum("123456789", 9), 0x995dc9bbdf1939faU);  // the catalogue's check value
+  EXPECT_EQ(streaming::checksum("123456789", 9),
+            0x995dc9bbdf1939faU);  // the catalogue's check value
 }
 
 TEST(StateBytes, EveryFormComesBackExactly) {
@@ -153,8 +154,7 @@ TEST(StateBytes, HostileSizesAllocateNothing) {
   expect_corrupt(with_number<std::int64_t>(good, tokens, kHuge), "rows of the mixing matrix");
   expect_corrupt(with_number<std::int64_t>(good, tokens, 3), "too many");
 
-  const std::string toeplitz =
-      state_of(file_problem(), ToeplitzMixing::causal({1}), 5).serialize();
+  const std::string toeplitz = state_of(file_problem(), ToeplitzMixing::causal({1}), 5).serialize();
   const std::size_t at = mixing_at(toeplitz);
   expect_corrupt(with_number<std::uint32_t>(toeplitz, at + 4, 2), "0 or 1");
   expect_corrupt(with_number<std::int64_t>(toeplitz, at + 8, -1), "impossible radius");

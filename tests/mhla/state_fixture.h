@@ -125,7 +125,8 @@ Expected dense_oracle(const Problem& p, const StreamData<E>& d, const Weight& we
           }
           if (p.normalizer == Normalizer::exact) add_den(s, t);
           if (p.normalizer == Normalizer::shared_position) {
-            add_den(t / block * block + s % block, t);  // the query at the same position of block b(t)
+            add_den(t / block * block + s % block,
+                    t);  // the query at the same position of block b(t)
           }
         }
         for (std::int64_t c = 0; c < d.dv; ++c) {
@@ -181,8 +182,9 @@ void prefill_in_pieces(State& state, const StreamData<E>& d, std::int64_t first,
                        std::mt19937& random, std::vector<E>& o) {
   const std::int64_t unit = state.problem().mask == Mask::block_causal ? state.block_size() : 1;
   while (first < end) {
-    const std::int64_t count =
-        std::uniform_int_distribution<std::int64_t>(0, (end - first) / unit)(random) * unit;
+    const std::int64_t count = std::uniform_int_distribution<std::int64_t>(
+                                   0, (end - first) / unit)(random) *
+                               unit;
     state.prefill(d.inputs(first, count), d.piece(o, d.dv, first, count));
     first += count;
   }

@@ -26,12 +26,16 @@ void expect_one_shot_equals_stream(Problem p, std::int64_t tokens, unsigned seed
   p.layout = BlockLayout::sequence(tokens, {.block = {block}});
   SCOPED_TRACE(p.to_string());
   const StreamData<E> data(p, tokens, seed);
-  const auto mixing =
-      random_mixing(p.mixing_per_head ? p.heads : 0, (tokens + block - 1) / block, seed + 1);
+  const auto mixing = random_mixing(p.mixing_per_head ? p.heads : 0, (tokens + block - 1) / block,
+                                    seed + 1);
   const State::Inputs in = data.inputs(0, tokens);
   auto one_shot = poisoned<E>(data.v.size()), streamed = one_shot;
   forward(plan(p, {.implementation = "reference"}),
-          {.q = in.q, .k = in.k, .v = in.v, .mixing = mixing.view(), .q_den = in.q_den,
+          {.q = in.q,
+           .k = in.k,
+           .v = in.v,
+           .mixing = mixing.view(),
+           .q_den = in.q_den,
            .k_den = in.k_den},
           {.o = data.piece(one_shot, p.dv, 0, tokens)});
 
@@ -54,8 +58,8 @@ TEST(StateForward, OneShotPrefillAndStepAgreeForEveryMaskNormalizerAndMap) {
   for (const Mask mask : {Mask::causal, Mask::block_causal}) {
     for (const Normalizer normalizer :
          {Normalizer::exact, Normalizer::shared_position, Normalizer::none}) {
-      for (const FeatureMap map : {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1,
-                                   FeatureMap::identity}) {
+      for (const FeatureMap map :
+           {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1, FeatureMap::identity}) {
         for (const bool variant : {false, true}) {
           const Problem p{.batch = 2,
                           .heads = 2,

@@ -1,4 +1,5 @@
-// A stream gives what the operator gives, however it is cut into pieces, forked, rewound or stepped.
+// A stream gives what the operator gives, however it is cut into pieces, forked, rewound or
+// stepped.
 #include "mhla/state.h"
 
 #include <gtest/gtest.h>
@@ -37,8 +38,8 @@ void expect_agreement(Problem p, std::int64_t tokens, unsigned seed) {
   p.dtype = dtype_of<E>();
   const std::int64_t block = p.layout.cut().block[0];
   const StreamData<E> data(p, tokens, seed);
-  const auto mixing =
-      random_mixing(p.mixing_per_head ? p.heads : 0, (tokens + block - 1) / block, seed + 1);
+  const auto mixing = random_mixing(p.mixing_per_head ? p.heads : 0, (tokens + block - 1) / block,
+                                    seed + 1);
   const Expected expected = dense_oracle(p, data, weights_of(mixing));
   std::mt19937 random(seed + 2);
 
@@ -180,7 +181,8 @@ TEST_P(StateForms, SavedStatesContinueBitForBit) {
   state.prefill(data.inputs(split, n - split), data.piece(o, p.dv, split, n - split));
   loaded.prefill(data.inputs(split, n - split), data.piece(o_loaded, p.dv, split, n - split));
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t i = data.row(b, split, 0) * p.dv; i < data.row(b, n - 1, p.heads) * p.dv; ++i) {
+    for (std::int64_t i = data.row(b, split, 0) * p.dv; i < data.row(b, n - 1, p.heads) * p.dv;
+         ++i) {
       EXPECT_EQ(o[i], o_loaded[i]);
     }
   }
@@ -193,7 +195,8 @@ std::string form_name(const testing::TestParamInfo<Form>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StateForms,
-                         testing::Combine(testing::ValuesIn(kMasks), testing::ValuesIn(kNormalizers),
+                         testing::Combine(testing::ValuesIn(kMasks),
+                                          testing::ValuesIn(kNormalizers),
                                           testing::ValuesIn(kMaps)),
                          form_name);
 

@@ -79,7 +79,7 @@ struct Stream<T>::Chunk {
   std::int64_t first = 0;     // token of the piece
   std::int64_t position = 0;  // of that token inside the block
   std::int64_t count = 0;
-  std::vector<T> q, k, v;     // [count, dk], [count, dk], [count, dv]
+  std::vector<T> q, k, v;       // [count, dk], [count, dk], [count, dv]
   std::vector<T> q_den, k_den;  // [count, dk] with separate_denominator
 
   const T* den_q(std::int64_t t, std::int64_t dk) const {
@@ -162,8 +162,8 @@ void Stream<T>::close_block() {
     summary->den.resize(lanes * block);
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       for (std::int64_t w = 0; w < block; ++w) {
-        summary->den[lane * block + w] =
-            dot(open_.q.data() + (w * lanes + lane) * dk, open_.z.data() + lane * dk, dk);
+        summary->den[lane * block + w] = dot(open_.q.data() + (w * lanes + lane) * dk,
+                                             open_.z.data() + lane * dk, dk);
       }
     }
   } else {
@@ -285,7 +285,8 @@ void Stream<T>::write_out(const Chunk& chunk, std::int64_t lane, const TensorVie
     if (problem.normalizer != Normalizer::none) {
       const T* q_den = chunk.den_q(t, dk);
       T own_den = dot(q_den, open_.z.data() + lane * dk, dk);
-      for (std::int64_t u = 0; triangle && u <= t; ++u) own_den += dot(q_den, chunk.den_k(u, dk), dk);
+      for (std::int64_t u = 0; triangle && u <= t; ++u)
+        own_den += dot(q_den, chunk.den_k(u, dk), dk);
       T den = own * own_den;
       if (prefix_) {
         const T* p = prefix_->den.data() + lane * den_width;

@@ -3,7 +3,8 @@
 // All numbers are little-endian. Version 1:
 //   char[8] "MHLASTAT" | u32 version | u32 length, then the problem as text (Problem::to_string)
 //   u32 kind of mixing: 0 matrix: i64 heads, rows, cols, then f32 weights
-//                       1 Toeplitz: u32 normalises rows, i64 radius, then 2 * radius + 1 f32 weights
+//                       1 Toeplitz: u32 normalises rows, i64 radius, then 2 * radius + 1 f32
+//                       weights
 //   i64 tokens read, which gives the number of closed blocks and the fill of the open one
 //   per closed block: Summary::s, Summary::den | if a block is open: OpenBlock::s, z, q
 //   u64 CRC-64/XZ of everything before it

@@ -65,8 +65,8 @@ std::string folder_of(const std::string& path) {
 void write_file(const std::string& path, const std::string& bytes) {
   constexpr const char* kWhere = "state.save";
   static std::atomic<unsigned> counter{0};
-  const std::string temporary =
-      path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
+  const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." +
+                                std::to_string(counter++);
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) io_error(kWhere, temporary, "create");
   TemporaryName name{temporary};
@@ -83,7 +83,7 @@ void write_file(const std::string& path, const std::string& bytes) {
 std::string read_file(const std::string& path) {
   constexpr const char* kWhere = "state.load";
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct ::stat info {};
+  struct ::stat info{};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) io_error(kWhere, path, "open");
   if (!S_ISREG(info.st_mode)) {
     fail(ErrorCode::io, kWhere, "cannot read '", path, "': not a regular file");

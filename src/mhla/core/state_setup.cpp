@@ -40,8 +40,9 @@ void check_streamable(const Problem& problem) {
 void check_mixing(const Problem& problem, const MixingMatrix& mixing) {
   const std::int64_t heads = problem.mixing_per_head ? problem.heads : 0;
   if (mixing.heads() != heads) {
-    fail(kWhere, "mixing: expected ", heads == 0 ? "one matrix shared by all heads" : "one per head",
-         " (heads = ", heads, "), got heads = ", mixing.heads());
+    fail(kWhere, "mixing: expected ",
+         heads == 0 ? "one matrix shared by all heads" : "one per head", " (heads = ", heads,
+         "), got heads = ", mixing.heads());
   }
   if (mixing.rows() < 1 || mixing.cols() < mixing.rows()) {
     fail(kWhere, "mixing: every row i needs columns 0 .. i, got ", mixing.rows(), " rows and ",
@@ -93,7 +94,8 @@ std::shared_ptr<const Setup> make_setup(const Problem& problem, Mixing mixing) {
   auto setup = std::make_shared<Setup>(Setup{.problem = problem, .mixing = std::move(mixing)});
   setup->block = problem.layout.cut().block[0];
   setup->problem.layout = BlockLayout::sequence(setup->block, {.block = {setup->block}});
-  check(setup->problem);  // bounds B * H * C * dk and B * H * dk * dv, so no product below overflows
+  check(
+      setup->problem);  // bounds B * H * C * dk and B * H * dk * dv, so no product below overflows
   setup->lanes = problem.batch * problem.heads;
   setup->s_width = problem.dk * problem.dv;
   switch (problem.normalizer) {

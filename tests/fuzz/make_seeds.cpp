@@ -1,0 +1,92 @@
+// Writes the seeds the fuzzers start from: a few problems, and one state of every form.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "mhla/error.h"
+#include "mhla/state.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void write(const fs::path& folder, const std::string& bytes) {
+  static int counter = 0;
+  fs::create_directories(folder);
+  std::ofstream(folder / std::to_string(counter++), std::ios::binary) << bytes;
+}
+
+void write_problems(const fs::path& folder) {
+  for (const char* text : {
+           "grid=4x6 block=2x3 batch=2 heads=3 dk=4",
+           "grid=3x4x5 blocks=1x2x2 dk=8 dv=4 dtype=bf16 device=cuda:1",
+           "grid=4x4+6x6 blocks=2x2 mask=block_causal normalizer=shared_position eps=1e-6",
+           "sequence=100+0+32 block=64 mask=causal normalizer=none feature_map=relu scale=0.125",
+           "sequence=10 blocks=3 mixing_per_head=true separate_denominator=true dtype=f64",
+           "sequence=10 block=4 sequence_k=7 blocks_k=2 feature_map=identity dtype=f16",
+           "grid=8x8 block=3x3 grid_k=2x9 block_k=2x2 feature_map=elu1",
+       }) {
+    write(folder, text);
+  }
+}
+
+void write_states(const fs::path& folder, const mhla::Problem& p) {
+  const auto toeplitz = mhla::ToeplitzMixing::causal({0.5F, 0.25F}, true);
+  const auto matrix = mhla::MixingMatrix::constant(3, 3, 0.25F);
+  const auto mixing = p.mixing_per_head ? matrix.repeated_per_head(p.heads) : matrix;
+  std::vector<mhla::State> states;
+  states.emplace_back(p, mixing);
+  if (!p.mixing_per_head) states.emplace_back(p, toeplitz);
+  for (mhla::State& state : states) {
+    write(folder, state.serialize());
+    const std::int64_t tokens = p.mask == mhla::Mask::causal ? 5 : 4;
+    std::vector<double> values(tokens * p.heads * p.dk), out(tokens * p.heads * p.dv);
+    const auto view = [&](std::vector<double>& data, std::int64_t width) {
+      return mhla::TensorView::contiguous(data.data(), p.dtype, {1, tokens, p.heads, width});
+    };
+    const mhla::TensorView q = view(values, p.dk);
+    mhla::State::Inputs in{.q = q, .k = q, .v = view(values, p.dv)};
+    if (p.separate_denominator) in.q_den = in.k_den = q;
+    state.prefill(in, view(out, p.dv));
+    write(folder, state.serialize());
+  }
+}
+
+void write_states(const fs::path& folder) {
+  using mhla::Mask, mhla::Normalizer, mhla::DType;
+  for (const Mask mask : {Mask::causal, Mask::block_causal}) {
+    for (const auto normalizer :
+         {Normalizer::exact, Normalizer::shared_position, Normalizer::none}) {
+      for (const bool variant : {false, true}) {
+        write_states(folder, {.heads = 2,
+                              .dk = 2,
+                              .dv = 1,
+                              .layout = mhla::BlockLayout::sequence(2, {.block = {2}}),
+                              .mask = mask,
+                              .normalizer = normalizer,
+                              .separate_denominator = variant && normalizer != Normalizer::none,
+                              .mixing_per_head = variant,
+                              .dtype = variant ? DType::f64 : DType::bf16});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: make_seeds FOLDER\n";
+    return 2;
+  }
+  try {
+    write_problems(fs::path(argv[1]) / "problem_fuzz");
+    write_states(fs::path(argv[1]) / "state_file_fuzz");
+  } catch (const std::exception& error) {
+    std::cerr << "make_seeds: error: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
