@@ -32,7 +32,7 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if not (report.when == "call" or report.failed) or not hasattr(item, "callspec"):
         return
-    implementation = item.callspec.params.get("implementation")
+    implementation = item.callspec.params.get("implementation", "harness")
     if report.skipped:
         reason = str(call.excinfo.value)
         refused = reason.startswith("refused: ")

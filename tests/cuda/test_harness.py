@@ -1,0 +1,105 @@
+"""The harness itself: two oracles agree, guards and limits notice what they are there for."""
+
+import dataclasses
+import itertools
+import os
+import sys
+
+import pytest
+import torch
+
+import oracle
+from cases import Case, grid, make_inputs, sequence
+from conftest import DEVICE, SEED
+from guard import Guarded, GuardedWorkspace
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "../../bench/cuda_support"))
+import peers
+from shapes import SHAPES
+
+LAYOUTS = [sequence(50, block=16), grid((7, 9), block=(3, 4)), grid((3, 5, 7), blocks=(2, 2, 3)),
+           sequence((20, 0, 5, 33), block=8), sequence(9, block=16)]
+FORMS = list(itertools.product(("none", "causal", "block_causal"),
+                               ("exact", "shared_position", "none"), (False, True)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.text())
+def test_the_linear_form_equals_the_dense_definition_in_f64(layout):
+    for mask, normalizer, varied in FORMS:
+        case = Case(layout, dk=8, dv=5, mask=mask, normalizer=normalizer, scale=0.5,
+                    feature_map="elu1" if varied else "relu_eps", separate=varied, per_head=varied,
+                    dtype=torch.float32)
+        inputs = make_inputs(case, SEED, DEVICE)
+        dense, parts = oracle.run(oracle.dense, case, inputs, torch.float64)
+        linear, _ = oracle.run(oracle.blockwise, case, inputs, torch.float64)
+        for name, value in dense.items():
+            size = sum(part.norm() for part in parts[name])  # a gradient may cancel to nothing
+            assert (value - linear[name]).norm() <= 1e-12 * size, f"{case.name()}: {name}"
+
+
+def test_batches_one_by_one_give_the_same_truth():
+    case = Case(grid((14, 14), block=(4, 4)), batch=3)
+    inputs = make_inputs(case, SEED, DEVICE)
+    whole, _ = oracle.run(oracle.blockwise, case, inputs, torch.float64)
+    pieces, _ = oracle.in_batches(oracle.blockwise, case, inputs, torch.float64, 1)
+    for name, value in whole.items():
+        torch.testing.assert_close(pieces[name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("damage", (1.05, float("nan"), "one element"))
+def test_a_wrong_result_is_over_the_limit(damage):
+    case = Case(grid((14, 14), block=(4, 4)))
+    inputs = make_inputs(case, SEED, DEVICE)
+    truth, parts = oracle.exact(case, inputs)
+    plain = oracle.naive(case, inputs)
+    assert all(row["ok"] for row in oracle.compare(case, plain, truth, parts, plain))
+    for name in truth:
+        wrong = {n: value.clone() for n, value in plain.items()}
+        if damage == "one element":
+            wrong[name][(-1,) * wrong[name].dim()] += truth[name].abs().max()
+        else:
+            wrong[name] *= damage
+        rows = oracle.compare(case, wrong, truth, parts, plain)
+        assert [row["name"] for row in rows if not row["ok"]] == [name]
+
+
+def test_guards_notice_writes_outside_and_elements_never_written():
+    guarded = Guarded((2, 3, 2, 4), torch.bfloat16, DEVICE, strides=(72, 24, 4, 1))
+    with pytest.raises(AssertionError, match="never written"):
+        guarded.check("o")
+    guarded.tensor.zero_()
+    guarded.check("o")
+    inside = guarded.tensor.storage_offset()
+    for place in (inside - 1, inside + 8, guarded.flat.numel() - 1):  # before, between, after
+        before = guarded.flat[place].clone()
+        guarded.flat[place] = 1
+        with pytest.raises(AssertionError, match="outside"):
+            guarded.check("o")
+        guarded.flat[place] = before
+    guarded.check("o")
+
+    space = GuardedWorkspace(1000, DEVICE)
+    assert space.space.data_ptr() % 256 == 0 and space.space.numel() == 1000
+    space.check()
+    space.raw[space.start + 1000] = 0
+    with pytest.raises(AssertionError, match="after the workspace"):
+        space.check()
+
+
+@pytest.mark.parametrize("layout", (grid((3, 4, 6), blocks=(1, 2, 3)), sequence(64, block=16)),
+                         ids=("video", "image"))
+def test_the_authors_composition_is_the_shared_position_form(layout):
+    case = Case(layout, dk=8, normalizer="shared_position", dtype=torch.float32)
+    inputs = make_inputs(case, SEED, DEVICE)
+    truth, _ = oracle.run(oracle.dense, case, inputs, torch.float64)
+    o = peers.composition(case)(*(inputs[n] for n in ("q", "k", "v", "mixing")))
+    torch.testing.assert_close(o.double(), truth["o"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_authors_chunk_loop_is_the_causal_form_without_normalizer():
+    shape = next(shape for shape in SHAPES if shape.name == "LM")
+    case = dataclasses.replace(shape.case, layout=sequence(64, block=16), batch=2, dk=16, dv=24)
+    inputs = make_inputs(case, SEED, DEVICE)
+    truth, _ = oracle.run(oracle.dense, case, inputs, torch.float64)
+    o = peers.composition(case)(*(inputs[n] for n in ("q", "k", "v", "mixing")))
+    torch.testing.assert_close(o.double(), truth["o"], rtol=1e-2, atol=1e-2)
