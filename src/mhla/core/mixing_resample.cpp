@@ -140,7 +140,7 @@ MixingMatrix MixingMatrix::resample(const BlockLayout& from, const BlockLayout& 
   for (std::int64_t h = 0; h < copies; ++h) {
     const float* old_data = data_.data() + h * old_blocks * old_blocks;
     float* new_data = result.data_.data() + h * new_blocks * new_blocks;
-    if (old_grid == new_grid) {  // exact: not even rounding changes
+    if (old_grid == new_grid) {  // exact, even for weights that are not finite
       for (std::int64_t i = 0; i < old_blocks; ++i) {
         std::copy_n(old_data + i * old_blocks, options.causal ? i + 1 : old_blocks,
                     new_data + i * old_blocks);

@@ -131,7 +131,7 @@ ToeplitzMixing MixingMatrix::to_toeplitz(const BlockLayout& layout, bool causal)
   std::vector<std::int64_t> pairs(entries);
   for (std::int64_t i = 0; i < blocks; ++i) {
     const BlockGrid::Place query = grid.place(i);
-    for (std::int64_t j = 0; j < (causal ? i + 1 : blocks); ++j) {
+    for (std::int64_t j = 0; j < blocks; ++j) {
       const BlockGrid::Place key = grid.place(j);
       const BlockGrid::Place offset{query[0] - key[0], query[1] - key[1], query[2] - key[2]};
       const std::size_t entry = table_index(radius, offset.data() + 3 - grid.axes);
@@ -139,12 +139,13 @@ ToeplitzMixing MixingMatrix::to_toeplitz(const BlockLayout& layout, bool causal)
       ++pairs[entry];
     }
   }
-  // Every offset of the table occurs, except the future of a causal matrix.
+  // Every offset of the table occurs at least once.
   std::vector<float> means(entries);
   for (std::size_t e = 0; e < entries; ++e) {
-    if (pairs[e] > 0) means[e] = static_cast<float>(sums[e] / static_cast<double>(pairs[e]));
+    means[e] = static_cast<float>(sums[e] / static_cast<double>(pairs[e]));
   }
   if (!causal) return {radius, means};
+  // What stands above the diagonal has offsets below zero and is dropped here.
   return ToeplitzMixing::causal({means.begin() + radius[0], means.end()});
 }
 
