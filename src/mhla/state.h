@@ -46,7 +46,7 @@ class State {
   std::int64_t tokens() const;        // read so far
   std::int64_t block_size() const;
   std::size_t bytes() const;          // memory this state refers to, shared parts included
-  const Problem& problem() const;
+  const Problem& problem() const;     // its layout is one block: a stream has no length
 
   // A versioned, checksummed file; written to a temporary name first, then renamed.
   void save(const std::string& path) const;
