@@ -12,6 +12,8 @@ import torch
 
 SEED = int(os.environ.get("MHLA_SEED") or random.randrange(2**31))
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    torch.set_num_threads(1)  # small tensors: threads cost more than they bring
 OUTCOMES = collections.defaultdict(collections.Counter)  # implementation -> outcome -> count
 REASONS = collections.Counter()  # (implementation, why refused)
 FAILURES = []  # (test, first line of the failure)
