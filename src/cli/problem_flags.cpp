@@ -35,7 +35,7 @@ std::string problem_words(const CLI::App& command, const std::vector<std::string
     std::string value = option->results().empty() ? "" : option->results().front();
     if (value.empty()) value = "true";
     if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return std::isspace(c); })) {
-      fail(field.key, "expected ", field.values, ", got '", value, "'");
+      fail("program", field.key, ": expected ", field.values, ", got '", value, "'");
     }
     words += (words.empty() ? "" : " ") + std::string(field.key) + "=" + value;
   }

@@ -102,10 +102,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
   } catch (const Failed&) {
     return kFailure;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::invalid_argument) {
-      return report(plain(error.what()), "see '" + path_of(active(app)) + " --help'", kUsage);
-    }
-    return report(plain(error.what()), "", kFailure);
+    const std::string message = plain(error.what());
+    if (error.code() != ErrorCode::invalid_argument) return report(message, "", kFailure);
+    const bool has_hint = message.find("did you mean") != std::string::npos ||
+                          message.find(": try ") != std::string::npos;
+    return report(message, has_hint ? "" : "see '" + path_of(active(app)) + " --help'", kUsage);
   } catch (const std::exception& error) {
     return report(error.what(), "", kFailure);
   }

@@ -43,9 +43,10 @@ nlohmann::json to_json(const verify::Report& report) {
                         {"reason", f.reason},
                         {"seed", f.seed}});
   }
-  return {{"cases", report.cases},     {"runs", report.runs},   {"failed", report.failed},
-          {"skipped", report.skipped}, {"seconds", report.seconds}, {"forms", forms},
-          {"failures", failures}};
+  return {{"cases", report.cases},         {"runs", report.runs},
+          {"failed", report.failed},       {"unserved", report.unserved},
+          {"too_heavy", report.too_heavy}, {"seconds", report.seconds},
+          {"forms", forms},                {"failures", failures}};
 }
 
 // "3.1e-16  12%": the worst error, and how much of its tolerance it used.
@@ -89,9 +90,13 @@ void print_summary(const verify::Report& report) {
   }
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", report.seconds);
-  std::cout << report.cases << " cases, " << report.runs << " runs, " << report.failed << " failed, "
-            << report.skipped << " skipped, " << seconds << "\n"
-            << "Each cell: the worst error against the f64 oracle, and its share of the tolerance.\n";
+  std::cout << "Each cell: the worst error against the f64 oracle, and its share of the tolerance.\n"
+            << report.cases << " cases, " << report.runs << " runs, " << report.failed << " failed, "
+            << seconds << "\n";
+  if (report.unserved > 0) std::cout << report.unserved << " cases that nothing here serves\n";
+  if (report.too_heavy > 0) {
+    std::cout << report.too_heavy << " large cases left out on the CPU (--all runs them)\n";
+  }
 }
 
 void show_progress(std::size_t done, std::size_t total) {
@@ -102,7 +107,7 @@ void show_progress(std::size_t done, std::size_t total) {
 void run_verify(Arguments arguments) {
   verify::Options& options = arguments.options;
   const std::vector<verify::Case> selected = verify::selected_cases(options);
-  if (selected.empty()) fail("verify", "no case contains '", options.filter, "'; see --list");
+  if (selected.empty()) fail("verify", "no case contains '", options.filter, "': try --list");
   if (arguments.list) {
     nlohmann::json names = nlohmann::json::array();
     for (const verify::Case& c : selected) names.push_back({{"case", c.name}, {"seed", c.seed}});

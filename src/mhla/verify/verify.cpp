@@ -43,9 +43,9 @@ class Collector {
     report_.failures.push_back({c.name, form, implementation, reason, c.seed});
   }
 
-  void done(bool tried) {
+  void done(bool tried, bool too_heavy) {
     const std::lock_guard lock(mutex_);
-    ++(tried ? report_.cases : report_.skipped);
+    ++(tried ? report_.cases : too_heavy ? report_.too_heavy : report_.unserved);
     if (options_.progress) options_.progress(++done_, total_);
   }
 
@@ -106,10 +106,13 @@ void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     if (!truth) truth = truth_of(c);
     return *truth;
   };
-  bool tried = false;
+  bool tried = false, too_heavy = false;
   for (const Subject& subject : jury.subjects) {
     const bool on_cpu = subject.device.kind == Device::Kind::cpu;
-    if (c.heavy && on_cpu && !jury.heavy_on_cpu) continue;
+    if (c.heavy && on_cpu && !jury.heavy_on_cpu) {
+      too_heavy = true;
+      continue;
+    }
     std::unique_lock<std::mutex> lock(jury.accelerator, std::defer_lock);
     if (!on_cpu) lock.lock();
     const Planned planned = plan_for(subject, c);
@@ -125,7 +128,7 @@ void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     const std::string form = std::string("streaming/") + name(c.problem.mask);
     collector.record(c, form, kStreaming, guarded([&] { return try_streaming(c, the_truth()); }));
   }
-  collector.done(tried);
+  collector.done(tried, too_heavy);
 }
 
 Report run(const Options& options, const std::vector<Subject>& subjects, bool streaming) {
