@@ -182,9 +182,11 @@ def compare(case, ours, truth, parts, plain):
 
     Limit: twice the naive error, plus one rounding of the largest part that went into the result
     (an eighth of epsilon is about the rms of a rounding), for results whose parts cancel or whose
-    naive error is small by luck.
+    naive error is small by luck. The largest error only guards against single wrong elements: in
+    f32 and f64 it depends on the order of summation, so it may be a few roundings.
     """
     epsilon = torch.finfo(case.dtype).eps
+    roundings = 0.25 if case.dtype.itemsize == 2 else 8
     rows = []
     for name in truth:
         reference = truth[name].double()
@@ -196,7 +198,7 @@ def compare(case, ours, truth, parts, plain):
                    naive_rms=base.square().mean().sqrt().item(), naive_max=base.max().item(),
                    reference_rms=reference.square().mean().sqrt().item())
         row["limit_rms"] = 2 * row["naive_rms"] + epsilon / 8 * rms
-        row["limit_max"] = 2 * row["naive_max"] + epsilon / 4 * peak
+        row["limit_max"] = 2 * row["naive_max"] + roundings * epsilon * peak
         # NaN compares false, so it never passes.
         row["ok"] = row["rms"] <= row["limit_rms"] and row["max"] <= row["limit_max"]
         rows.append(row)
