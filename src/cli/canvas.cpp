@@ -32,9 +32,9 @@ int glyph(char c) {
 }  // namespace
 
 Colour scale_colour(double x) {
-  static constexpr Colour kStops[] = {{68, 1, 84},    {72, 40, 120},  {62, 74, 137}, {49, 104, 142},
-                                      {38, 130, 142}, {31, 158, 137}, {53, 183, 121}, {109, 205, 89},
-                                      {180, 222, 44}, {253, 231, 37}};
+  static constexpr Colour kStops[] = {
+      {68, 1, 84},    {72, 40, 120},  {62, 74, 137},  {49, 104, 142}, {38, 130, 142},
+      {31, 158, 137}, {53, 183, 121}, {109, 205, 89}, {180, 222, 44}, {253, 231, 37}};
   constexpr int kLast = static_cast<int>(std::size(kStops)) - 1;
   const double place = std::clamp(std::isnan(x) ? 0.0 : x, 0.0, 1.0) * kLast;
   const int low = std::min(static_cast<int>(place), kLast - 1);

@@ -22,8 +22,8 @@ std::vector<Flag> flags_of(const CLI::App& command) {
   std::vector<Flag> flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      flags.push_back(
-          {name, option->get_description(), option->get_items_expected_max() > 0, choices(*option)});
+      flags.push_back({name, option->get_description(), option->get_items_expected_max() > 0,
+                       choices(*option)});
     }
   }
   return flags;
@@ -59,10 +59,11 @@ std::vector<std::string> command_names(const CLI::App& app) {
 }
 
 void print_bash(const CLI::App& app) {
-  std::cout << "# bash completion of mhla: source <(mhla completion bash)\n"
-            << "_mhla() {\n  local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]}\n"
-            << "  local words=" << quoted(join(command_names(app)) + " --help --version") << "\n"
-            << "  if [ \"$COMP_CWORD\" -gt 1 ]; then\n    case \"${COMP_WORDS[1]} $last\" in\n";
+  std::cout
+      << "# bash completion of mhla: source <(mhla completion bash)\n"
+      << "_mhla() {\n  local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]}\n"
+      << "  local words=" << quoted(join(command_names(app)) + " --help --version") << "\n"
+      << "  if [ \"$COMP_CWORD\" -gt 1 ]; then\n    case \"${COMP_WORDS[1]} $last\" in\n";
   for (const CLI::App* command : app.get_subcommands({})) {
     std::vector<std::string> names = words_of(*command);
     for (const Flag& flag : flags_of(*command)) {

@@ -16,9 +16,7 @@ struct Row {
   Problem problem;
 };
 
-Problem base() {
-  return {.heads = 4, .layout = BlockLayout::sequence(256, {.block = {64}})};
-}
+Problem base() { return {.heads = 4, .layout = BlockLayout::sequence(256, {.block = {64}})}; }
 
 template <typename Change>
 Row row(const std::string& group, const std::string& value, Change change) {
@@ -36,11 +34,11 @@ std::vector<Row> rows() {
   for (const Mask mask : {Mask::none, Mask::causal, Mask::block_causal}) {
     for (const Normalizer normalizer :
          {Normalizer::exact, Normalizer::shared_position, Normalizer::none}) {
-      all.push_back(row("mask/normalizer", std::string(name(mask)) + "/" + name(normalizer),
-                        [&](Problem& p) {
-                          p.mask = mask;
-                          p.normalizer = normalizer;
-                        }));
+      all.push_back(
+          row("mask/normalizer", std::string(name(mask)) + "/" + name(normalizer), [&](Problem& p) {
+            p.mask = mask;
+            p.normalizer = normalizer;
+          }));
     }
   }
   for (const FeatureMap map :
@@ -58,9 +56,8 @@ std::vector<Row> rows() {
   layout("3-D grid", L::grid({4, 8, 8}, {.block = {2, 4, 4}}));
   layout("packed sequences", L::packed({0, 100, 256}, {.block = {64}}));
   layout("packed grids", L::packed_grids({{8, 8}, {8, 6}}, {.block = {4, 4}}));
-  all.push_back(row("also", "cross-attention", [](Problem& p) {
-    p.layout_k = L::sequence(77, {.block = {16}});
-  }));
+  all.push_back(row("also", "cross-attention",
+                    [](Problem& p) { p.layout_k = L::sequence(77, {.block = {16}}); }));
   all.push_back(
       row("also", "separate denominator", [](Problem& p) { p.separate_denominator = true; }));
   all.push_back(row("also", "mixing per head", [](Problem& p) { p.mixing_per_head = true; }));
@@ -159,8 +156,8 @@ void info(bool json) {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("info", "Print version, machine, and which implementation serves what");
+  CLI::App* command = app.add_subcommand(
+      "info", "Print version, machine, and which implementation serves what");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print one JSON document");
   command->callback([json] { info(*json); });

@@ -30,8 +30,8 @@ MixingMatrix make(const Arguments& arguments, const BlockLayout& layout) {
   if (arguments.init == "locality") return MixingMatrix::locality(layout);
   if (arguments.init == "uniform") return MixingMatrix::uniform(layout);
   if (arguments.init == "causal_uniform") return MixingMatrix::causal_uniform(layout);
-  for (const Transform t : {Transform::linear, Transform::cos, Transform::exp, Transform::gaussian,
-                            Transform::local}) {
+  for (const Transform t :
+       {Transform::linear, Transform::cos, Transform::exp, Transform::gaussian, Transform::local}) {
     if (arguments.init == name(t)) return MixingMatrix::authors(layout, t, arguments.transform);
   }
   fail("mixing", "init: expected one of ", kInits, ", got '", arguments.init, "'");
@@ -152,7 +152,8 @@ void add_mixing(CLI::App& app) {
   add_problem_flags(*command, kLayoutKeys);
   command->add_option("--init", arguments->init, "How it starts; locality is the paper's")
       ->type_name(kInits);
-  command->add_option("--exp_sigma", arguments->transform.exp_sigma, "Decay length of exp, in blocks")
+  command
+      ->add_option("--exp_sigma", arguments->transform.exp_sigma, "Decay length of exp, in blocks")
       ->type_name("X");
   command
       ->add_option("--local_threshold", arguments->transform.local_threshold,

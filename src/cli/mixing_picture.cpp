@@ -105,8 +105,9 @@ Canvas draw_mixing(const MixingMatrix& mixing, const BlockLayout& layout,
   const int right = 2 * kMargin + matrix_width;
   int y = top;
   // A corner, where neighbours are missing, and the middle.
-  const std::int64_t middle =
-      (std::int64_t{grid.frames / 2} * grid.rows + grid.rows / 2) * grid.columns + grid.columns / 2;
+  const std::int64_t middle = (std::int64_t{grid.frames / 2} * grid.rows + grid.rows / 2) *
+                                  grid.columns +
+                              grid.columns / 2;
   for (const std::int64_t row : {std::int64_t{0}, middle}) {
     canvas.text(right, y, "row " + std::to_string(row));
     draw_map(painter, mixing, grid, row, right, y + kCaption, map_cell);

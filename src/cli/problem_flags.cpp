@@ -18,8 +18,8 @@ bool wanted(const ProblemField& field, const std::vector<std::string>& keys) {
 void add_problem_flags(CLI::App& command, const std::vector<std::string>& keys) {
   for (const ProblemField& field : problem_fields()) {
     if (!wanted(field, keys)) continue;
-    CLI::Option* option =
-        command.add_option("--" + std::string(field.key), field.help)->type_name(field.values);
+    CLI::Option* option = command.add_option("--" + std::string(field.key), field.help)
+                              ->type_name(field.values);
     // `--separate_denominator` alone means true.
     if (std::string(field.values) == "true|false") option->expected(0, 1);
     option->group("Problem");

@@ -15,7 +15,8 @@ class Table {
     std::vector<std::size_t> widths;
     for (const auto& cells : rows_) {
       widths.resize(std::max(widths.size(), cells.size()));
-      for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+      for (std::size_t i = 0; i < cells.size(); ++i)
+        widths[i] = std::max(widths[i], cells[i].size());
     }
     std::string out;
     for (const auto& cells : rows_) {

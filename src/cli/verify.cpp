@@ -43,10 +43,14 @@ nlohmann::json to_json(const verify::Report& report) {
                         {"reason", f.reason},
                         {"seed", f.seed}});
   }
-  return {{"cases", report.cases},         {"runs", report.runs},
-          {"failed", report.failed},       {"unserved", report.unserved},
-          {"too_heavy", report.too_heavy}, {"seconds", report.seconds},
-          {"forms", forms},                {"failures", failures}};
+  return {{"cases", report.cases},
+          {"runs", report.runs},
+          {"failed", report.failed},
+          {"unserved", report.unserved},
+          {"too_heavy", report.too_heavy},
+          {"seconds", report.seconds},
+          {"forms", forms},
+          {"failures", failures}};
 }
 
 // "3.1e-16  12%": the worst error, and how much of its tolerance it used.
@@ -90,9 +94,10 @@ void print_summary(const verify::Report& report) {
   }
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", report.seconds);
-  std::cout << "Each cell: the worst error against the f64 oracle, and its share of the tolerance.\n"
-            << report.cases << " cases, " << report.runs << " runs, " << report.failed << " failed, "
-            << seconds << "\n";
+  std::cout
+      << "Each cell: the worst error against the f64 oracle, and its share of the tolerance.\n"
+      << report.cases << " cases, " << report.runs << " runs, " << report.failed << " failed, "
+      << seconds << "\n";
   if (report.unserved > 0) std::cout << report.unserved << " cases that nothing here serves\n";
   if (report.too_heavy > 0) {
     std::cout << report.too_heavy << " large cases left out on the CPU (--all runs them)\n";
@@ -135,12 +140,13 @@ void run_verify(Arguments arguments) {
 }  // namespace
 
 void add_verify(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("verify", "Check every form of the operator against a dense f64 oracle");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Check every form of the operator against a dense f64 oracle");
   auto arguments = std::make_shared<Arguments>();
   verify::Options& options = arguments->options;
-  command->add_option("--implementation", options.implementation,
-                      "Only this one (see mhla info), or 'state' for the streaming form")
+  command
+      ->add_option("--implementation", options.implementation,
+                   "Only this one (see mhla info), or 'state' for the streaming form")
       ->type_name("NAME");
   command->add_option("--filter", options.filter, "Only cases whose name or form contains TEXT")
       ->type_name("TEXT");

@@ -89,7 +89,8 @@ TEST_F(Program, NamesTheNearestCommandAndFlag) {
   expect_usage_error(run("explain --gird 3x3"), "(did you mean '--grid'?)");
   expect_usage_error(run("explain --gird=3x3"), "unknown flag '--gird'");
   expect_usage_error(run("explain sequence=8 block=4 feature_mop=relu"), "'feature_map'");
-  expect_usage_error(run("explain --sequence 8 --block 4 --implementation refrence"), "'reference'");
+  expect_usage_error(run("explain --sequence 8 --block 4 --implementation refrence"),
+                     "'reference'");
 }
 
 TEST_F(Program, BadValuesAreUsageErrorsOfOneLine) {
@@ -114,7 +115,8 @@ TEST_F(Program, FailuresAtRunTimeExitWithOne) {
   EXPECT_EQ(device.err.rfind("mhla: error: ", 0), 0u) << device.err;
   const Result file = run("mixing --grid 8x8 --blocks 2x2 --out " + path("no/such/folder.png"));
   EXPECT_EQ(file.code, 1);
-  EXPECT_EQ(shell(std::string("'") + MHLA_PROGRAM + "' info >/dev/full 2>/dev/null; exit $? #").code, 1);
+  EXPECT_EQ(
+      shell(std::string("'") + MHLA_PROGRAM + "' info >/dev/full 2>/dev/null; exit $? #").code, 1);
 }
 
 TEST_F(Program, ExplainHasAFlagForEveryFieldOfAProblem) {
@@ -126,7 +128,8 @@ TEST_F(Program, ExplainHasAFlagForEveryFieldOfAProblem) {
 }
 
 TEST_F(Program, ExplainUnderstandsFlagsAndWordsAlike) {
-  const Result flags = run("explain --grid 14x14 --block 4x4 --heads 6 --dk 64 --mask block-causal");
+  const Result flags = run(
+      "explain --grid 14x14 --block 4x4 --heads 6 --dk 64 --mask block-causal");
   expect_usage_error(flags, "block_causal");  // values keep their one spelling
   const Result a = run("explain --grid 14x14 --block 4x4 --heads 6 --dk 64 --feature-map relu");
   const Result b = run("explain grid=14x14 block=4x4 heads=6 dk=64 feature_map=relu");

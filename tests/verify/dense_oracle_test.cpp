@@ -104,22 +104,24 @@ TEST(DenseOracle, SharedPositionMixesEachBlocksOwnQuery) {
 }
 
 TEST(DenseOracle, CausalMaskHidesLaterTokens) {
-  const auto o = dense_oracle(tiny(three(), Mask::causal, Normalizer::none), three_tokens()).value.o;
+  const auto o = dense_oracle(tiny(three(), Mask::causal, Normalizer::none), three_tokens())
+                     .value.o;
   EXPECT_DOUBLE_EQ(o[0], 1 * 2 * 1);
   EXPECT_DOUBLE_EQ(o[1], 2 * (2 * 1 + 1 * 10));
   EXPECT_DOUBLE_EQ(o[2], 3 * (0.25 * 12 + 2 * 400));
 }
 
 TEST(DenseOracle, BlockCausalMaskHidesLaterBlocksOnly) {
-  const auto o =
-      dense_oracle(tiny(three(), Mask::block_causal, Normalizer::none), three_tokens()).value.o;
+  const auto o = dense_oracle(tiny(three(), Mask::block_causal, Normalizer::none), three_tokens())
+                     .value.o;
   EXPECT_DOUBLE_EQ(o[0], 12);
   EXPECT_DOUBLE_EQ(o[1], 24);
 }
 
 TEST(DenseOracle, CausalSharedPositionCutsTheOwnBlockAtThePosition) {
-  const auto o =
-      dense_oracle(tiny(three(), Mask::causal, Normalizer::shared_position), three_tokens()).value.o;
+  const auto o = dense_oracle(tiny(three(), Mask::causal, Normalizer::shared_position),
+                              three_tokens())
+                     .value.o;
   EXPECT_DOUBLE_EQ(o[0], 2.0 / (1 * 1 * 2));
   // Token 2: block 0 in full with the query of token 0, its own block up to itself.
   EXPECT_DOUBLE_EQ(o[2], 3 * 803.0 / (0.25 * (1 * 3) + 2 * (3 * 4)));
@@ -166,7 +168,7 @@ TEST(DenseOracle, FeatureMapsHaveTheirDocumentedValues) {
 }
 
 // <d_o, o> as a function of one input tensor, differentiated by central differences.
-void expect_gradient(const Problem& p, DenseInputs in, std::vector<double> DenseInputs::*input,
+void expect_gradient(const Problem& p, DenseInputs in, std::vector<double> DenseInputs::* input,
                      const std::vector<double>& gradient, const std::string& label) {
   const auto loss = [&] {
     DenseInputs forward = in;
@@ -219,8 +221,8 @@ TEST(DenseOracle, GradientsAreThoseOfTheFormulaInEveryForm) {
                .mixing_dtype = DType::f64};
         const DenseInputs in = make_inputs(c);
         const DenseTensors r = dense_oracle(c.problem, in).value;
-        const std::string form =
-            std::string(name(mask)) + "/" + name(normalizer) + "/" + name(map) + " ";
+        const std::string form = std::string(name(mask)) + "/" + name(normalizer) + "/" +
+                                 name(map) + " ";
         expect_gradient(c.problem, in, &DenseInputs::q, r.d_q, form + "d_q");
         expect_gradient(c.problem, in, &DenseInputs::k, r.d_k, form + "d_k");
         expect_gradient(c.problem, in, &DenseInputs::v, r.d_v, form + "d_v");

@@ -22,7 +22,7 @@ TEST(Rounding, EveryFinite16BitPatternSurvivesLoadAndStore) {
 }
 
 TEST(Rounding, GoesToTheNearestAndToEvenInTheMiddle) {
-  EXPECT_EQ(round_to(DType::bf16, 1 + 0x1p-8), 1.0);           // half way, 1 is even
+  EXPECT_EQ(round_to(DType::bf16, 1 + 0x1p-8), 1.0);             // half way, 1 is even
   EXPECT_EQ(round_to(DType::bf16, 1 + 3 * 0x1p-8), 1 + 0x1p-6);  // half way, upper is even
   EXPECT_EQ(round_to(DType::bf16, 1 + 0x1p-8 + 0x1p-20), 1 + 0x1p-7);
   EXPECT_EQ(round_to(DType::f16, 1 + 0x1p-11), 1.0);

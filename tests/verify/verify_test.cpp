@@ -52,9 +52,9 @@ TEST(Verify, PassesEveryImplementationOfThisMachine) {
   }
   std::set<std::string> forms;
   for (const FormResult& f : report.forms) forms.insert(f.form);
-  for (const char* form : {"none/exact", "causal/none", "block_causal/shared_position",
-                           "varlen/causal", "cross/exact", "separate/exact", "streaming/causal",
-                           "streaming/block_causal"}) {
+  for (const char* form :
+       {"none/exact", "causal/none", "block_causal/shared_position", "varlen/causal", "cross/exact",
+        "separate/exact", "streaming/causal", "streaming/block_causal"}) {
     EXPECT_TRUE(forms.count(form)) << form;
   }
 }
@@ -154,9 +154,7 @@ TEST(Verify, NoticesAGradientThatWasNeverWritten) {
 
 TEST(Verify, NoticesAWriteOutsideTheTensor) {
   const auto overrun = [](const Plan&, const ForwardInputs&, const ForwardOutputs& out,
-                          const Workspace&) {
-    static_cast<std::uint8_t*>(out.o.data)[-1] = 0;
-  };
+                          const Workspace&) { static_cast<std::uint8_t*>(out.o.data)[-1] = 0; };
   expect_all_fail(spoiled(overrun), kFew, "outside the outputs");
 }
 

@@ -6,7 +6,8 @@ namespace mhla {
 namespace {
 
 [[noreturn]] void refuse(const char* where) {
-  fail(ErrorCode::unsupported, where, "this build has no CUDA backend (configure with MHLA_CUDA=ON)");
+  fail(ErrorCode::unsupported, where,
+       "this build has no CUDA backend (configure with MHLA_CUDA=ON)");
 }
 
 }  // namespace

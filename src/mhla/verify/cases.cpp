@@ -53,7 +53,8 @@ std::vector<NamedPair> cross_layouts() {
       {"longer-keys", L::sequence(13, {.block = {4}}), L::sequence(29, {.block = {8}})},
       {"picture-to-text", L::grid({6, 7}, {.block = {4, 4}}), L::sequence(11, {.block = {4}})},
       {"text-to-video", L::sequence(10, {.blocks = {3}}), L::grid({3, 4, 5}, {.block = {2, 2, 2}})},
-      {"same-grid-other-cut", L::grid({6, 6}, {.block = {3, 3}}), L::grid({6, 6}, {.block = {2, 6}})},
+      {"same-grid-other-cut", L::grid({6, 6}, {.block = {3, 3}}),
+       L::grid({6, 6}, {.block = {2, 6}})},
       {"one-key", L::sequence(7, {.block = {2}}), L::sequence(1, {.block = {1}})},
       {"packed-pairs", L::packed({0, 5, 9, 9, 14}, {.block = {4}}),
        L::packed({0, 3, 3, 8, 17}, {.block = {3}})},
@@ -75,8 +76,8 @@ class Settings {
     if (i % 11 == 5 && problem.normalizer != Normalizer::none) problem.eps = 1e-3;
     problem.separate_denominator = i % 4 == 2 && problem.normalizer != Normalizer::none;
     // A denominator of nothing but 1e-6 throws f16 past its largest number, 65504.
-    const bool unbounded =
-        problem.separate_denominator || problem.normalizer == Normalizer::shared_position;
+    const bool unbounded = problem.separate_denominator ||
+                           problem.normalizer == Normalizer::shared_position;
     // In bf16 such rows are right but hide all others in a norm, so half of the cases do without.
     const bool avoid = problem.dtype == DType::f16 || (problem.dtype == DType::bf16 && i % 2 == 0);
     if (avoid && unbounded) problem.eps = 0.1;
@@ -145,7 +146,8 @@ void add_self(std::vector<Case>& all, Settings& settings) {
     }
   });
   std::size_t turn = 0;  // the other dtypes take the layouts in turn, two for each form
-  for (const DType dtype : {DType::f32, DType::f32, DType::bf16, DType::bf16, DType::f16, DType::f16}) {
+  for (const DType dtype :
+       {DType::f32, DType::f32, DType::bf16, DType::bf16, DType::f16, DType::f16}) {
     for_every_form([&](Mask mask, Normalizer normalizer, FeatureMap map) {
       const NamedLayout& l = layouts[(turn * 5 + turn / 4) % layouts.size()];
       ++turn;
@@ -164,7 +166,8 @@ void add_self(std::vector<Case>& all, Settings& settings) {
 void add_cross(std::vector<Case>& all, Settings& settings) {
   const std::vector<NamedPair> pairs = cross_layouts();
   std::size_t turn = 0;
-  const auto add_one = [&](const NamedPair& pair, Normalizer normalizer, FeatureMap map, DType dtype) {
+  const auto add_one = [&](const NamedPair& pair, Normalizer normalizer, FeatureMap map,
+                           DType dtype) {
     add(all,
         settings.next({.layout = pair.q,
                        .layout_k = pair.k,
@@ -238,7 +241,8 @@ std::vector<Case> cases() {
 DenseInputs make_inputs(const Case& c) {
   const Problem& p = c.problem;
   Random random(c.seed);
-  // A denominator of signed features can come arbitrarily near zero, where no two computations agree.
+  // A denominator of signed features can come arbitrarily near zero, where no two computations
+  // agree.
   const bool positive = p.feature_map == FeatureMap::identity && p.normalizer != Normalizer::none;
   const auto fill = [&](std::int64_t tokens, std::int64_t width, double low, double high) {
     std::vector<double> values(static_cast<std::size_t>(p.batch * tokens * p.heads * width));

@@ -28,8 +28,8 @@ struct Case {
 
 std::vector<Case> cases();
 
-// Values of the case, rounded to the dtypes they are stored in, so that the oracle reads exactly what
-// the implementation reads.
+// Values of the case, rounded to the dtypes they are stored in, so that the oracle reads exactly
+// what the implementation reads.
 DenseInputs make_inputs(const Case& c);
 
 }  // namespace mhla::verify

@@ -71,8 +71,9 @@ Agreement compare(const std::vector<double>& got, const Expected& e) {
   // A naive computation that overflows is no yardstick.
   if (!std::isfinite(naive.largest)) return compare_elements(got, e);
   const double u = unit_roundoff(e.dtype), tiny = smallest_normal(e.stored);
-  const double largest =
-      std::max(kNaiveFactor * naive.largest, kFloorOfLargest * u * size.largest) + tiny;
+  const double largest = std::max(kNaiveFactor * naive.largest,
+                                  kFloorOfLargest * u * size.largest) +
+                         tiny;
   const double rms = std::max(kNaiveFactor * naive.rms, kFloorOfRms * u * size.rms) + tiny;
   return worse(agreement(error.largest, largest, size.largest),
                agreement(error.rms, rms, size.rms));

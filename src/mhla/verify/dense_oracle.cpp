@@ -112,7 +112,8 @@ struct Oracle {
   }
 
   Number feature(double x) const {
-    return stored(Number::computed(phi(problem.feature_map, x), phi_roundings(problem.feature_map)));
+    return stored(
+        Number::computed(phi(problem.feature_map, x), phi_roundings(problem.feature_map)));
   }
 
   Features<Number> features(const Part& part) const {
@@ -135,8 +136,8 @@ struct Oracle {
     return f;
   }
 
-  Number dot(const Tensor<Number>& a, std::size_t row_a, const Tensor<Number>& b,
-             std::size_t row_b, std::int64_t width) const {
+  Number dot(const Tensor<Number>& a, std::size_t row_a, const Tensor<Number>& b, std::size_t row_b,
+             std::int64_t width) const {
     Sum<Number> sum;
     for (std::int64_t d = 0; d < width; ++d) sum.add(a[row_a * width + d] * b[row_b * width + d]);
     return sum.result();
@@ -146,8 +147,8 @@ struct Oracle {
     return Number::input(in.mixing[mixing_at(part, s, t)]) * Number::computed(problem.scale, 1);
   }
 
-  // Whose q the denominator of s pairs with key t: its own (exact), or that of the token at the same
-  // coordinates of t's block (shared_position). -1 where that block has no such token.
+  // Whose q the denominator of s pairs with key t: its own (exact), or that of the token at the
+  // same coordinates of t's block (shared_position). -1 where that block has no such token.
   std::vector<std::int64_t> partners(const Part& part) const {
     const std::size_t nq = part.query.size(), nk = part.key.size();
     std::vector<std::int64_t> result(nq * nk);
@@ -173,8 +174,8 @@ struct Oracle {
     const auto dv = static_cast<std::size_t>(problem.dv);
     const Features<Number> f = features(part);
     const bool normalized = problem.normalizer != Normalizer::none;
-    const std::vector<std::int64_t> partner =
-        normalized ? partners(part) : std::vector<std::int64_t>();
+    const std::vector<std::int64_t> partner = normalized ? partners(part)
+                                                         : std::vector<std::int64_t>();
     const Number eps = Number::computed(problem.denominator_eps(), 1);
 
     for (std::size_t s = 0; s < nq; ++s) {
@@ -242,7 +243,8 @@ struct Oracle {
       const bool separate = problem.separate_denominator;
       const auto own = static_cast<std::size_t>(r.partner[r.s * nk + t]);
       backward_score(part, {r.s, t, r.plain_den[t], d_den, own}, f.q_den, f.k_den,
-                     separate ? gradient.q_den : gradient.q, separate ? gradient.k_den : gradient.k);
+                     separate ? gradient.q_den : gradient.q,
+                     separate ? gradient.k_den : gradient.k);
     }
   }
 
@@ -254,8 +256,7 @@ struct Oracle {
 
   // score = m * scale * (phi_q . phi_k): gradients of m, phi_q and phi_k.
   void backward_score(const Part& part, const Score& score, const Tensor<Number>& q,
-                      const Tensor<Number>& k, Tensor<Sum<Number>>& d_q,
-                      Tensor<Sum<Number>>& d_k) {
+                      const Tensor<Number>& k, Tensor<Sum<Number>>& d_q, Tensor<Sum<Number>>& d_k) {
     const auto dk = static_cast<std::size_t>(problem.dk);
     const std::size_t own = score.query == static_cast<std::size_t>(-1) ? score.s : score.query;
     const Number scale = Number::computed(problem.scale, 1);
@@ -306,7 +307,7 @@ DenseTensors naive(const Problem& problem, const DenseInputs& inputs) {
   Oracle<Low<dtype>> oracle(problem, inputs);
   oracle.run();
   DenseTensors answer;
-  oracle.results([&](std::vector<double> DenseTensors::*which, const auto& numbers) {
+  oracle.results([&](std::vector<double> DenseTensors::* which, const auto& numbers) {
     for (const Low<dtype>& x : numbers) (answer.*which).push_back(x.value);
   });
   return answer;
@@ -318,7 +319,7 @@ DenseAnswer dense_oracle(const Problem& problem, const DenseInputs& inputs) {
   Oracle<Tracked> oracle(problem, inputs);
   oracle.run();
   DenseAnswer answer;
-  oracle.results([&](std::vector<double> DenseTensors::*which, const auto& numbers) {
+  oracle.results([&](std::vector<double> DenseTensors::* which, const auto& numbers) {
     for (const Tracked& x : numbers) {
       (answer.value.*which).push_back(x.value);
       (answer.mass.*which).push_back(x.mass);

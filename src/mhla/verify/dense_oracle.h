@@ -35,10 +35,10 @@ struct DenseTensors {
 };
 
 // `mass` bounds the rounding error of any sensible order of evaluation, to first order and in units
-// of the unit roundoff: |computed - value| <= unit_roundoff * mass * small constant. It comes from a
-// running error analysis: a product a*b costs |a| mass(b) + |b| mass(a) + |ab|, a quotient likewise,
-// a sum of n terms sum(mass) + sqrt(n) * sum|terms| (rounding errors of partial sums are signed, so
-// they grow like a random walk).
+// of the unit roundoff: |computed - value| <= unit_roundoff * mass * small constant. It comes from
+// a running error analysis: a product a*b costs |a| mass(b) + |b| mass(a) + |ab|, a quotient
+// likewise, a sum of n terms sum(mass) + sqrt(n) * sum|terms| (rounding errors of partial sums are
+// signed, so they grow like a random walk).
 struct DenseAnswer {
   DenseTensors value;
   DenseTensors mass;

@@ -89,7 +89,8 @@ double load(DType dtype, const void* from) {
   std::memcpy(&bits, from, sizeof bits);
   if (dtype == DType::bf16) return std::bit_cast<float>(std::uint32_t{bits} << 16);
   const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  double size = exponent == 0 ? fraction * 0x1p-24 : std::ldexp(1 + fraction / 1024.0, exponent - 15);
+  double size = exponent == 0 ? fraction * 0x1p-24
+                              : std::ldexp(1 + fraction / 1024.0, exponent - 15);
   if (exponent == 31) size = fraction == 0 ? INFINITY : NAN;
   return (bits & 0x8000) != 0 ? -size : size;
 }

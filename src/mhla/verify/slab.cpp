@@ -45,9 +45,9 @@ Placement place(DType dtype, const Device& device, const Slab::Rows& r) {
 Placement place(DType dtype, const Device& device, const Slab::Matrix& m) {
   const std::int64_t row = m.cols + m.gap;
   const std::int64_t count = std::max<std::int64_t>(m.heads, 1);
-  const TensorView view =
-      m.heads > 0 ? make_view(dtype, device, {m.heads, m.rows, m.cols}, {m.rows * row, row, 1})
-                  : make_view(dtype, device, {m.rows, m.cols}, {row, 1});
+  const TensorView view = m.heads > 0 ? make_view(dtype, device, {m.heads, m.rows, m.cols},
+                                                  {m.rows * row, row, 1})
+                                      : make_view(dtype, device, {m.rows, m.cols}, {row, 1});
   return {{view}, {kGuard}, count * m.rows * row + 2 * kGuard};
 }
 
@@ -93,6 +93,7 @@ std::vector<std::size_t> Slab::places(std::size_t i) const {
     at = std::move(next);
   }
   std::vector<std::size_t> result;
+  result.reserve(at.size());
   for (const std::int64_t element : at) {
     result.push_back(static_cast<std::size_t>(element) * size_of(dtype_));
   }
@@ -109,8 +110,10 @@ void Slab::upload() { memory_->upload(data_.get(), bytes_.data(), bytes_.size())
 void Slab::download() { memory_->download(bytes_.data(), data_.get(), bytes_.size()); }
 
 std::vector<double> Slab::read(std::size_t i) const {
+  const std::vector<std::size_t> all = places(i);
   std::vector<double> values;
-  for (const std::size_t at : places(i)) values.push_back(load(dtype_, &bytes_[at]));
+  values.reserve(all.size());
+  for (const std::size_t at : all) values.push_back(load(dtype_, &bytes_[at]));
   return values;
 }
 

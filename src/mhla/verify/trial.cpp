@@ -195,12 +195,13 @@ Run run_once(const Case& c, const Truth& truth, const Subject& s, const Plan& pl
               .d_k_den = out.view("d_k_den")},
              backward_space.get());
   out.download();
-  return {std::move(out), forward_space.guard_is_untouched() && backward_space.guard_is_untouched()};
+  return {std::move(out),
+          forward_space.guard_is_untouched() && backward_space.guard_is_untouched()};
 }
 
 struct Check {
   const char* name;
-  std::vector<double> DenseTensors::*tensor;
+  std::vector<double> DenseTensors::* tensor;
 };
 constexpr Check kChecks[] = {
     {"o", &DenseTensors::o},
@@ -225,13 +226,13 @@ Outcome try_case(const Case& c, const Truth& truth, const Subject& subject, cons
   for (const Check& check : kChecks) {
     if (!first.outputs.view(check.name).defined()) continue;
     const bool is_mixing = check.tensor == &DenseTensors::d_mixing;
-    const Agreement agreement =
-        compare(first.outputs.read(check.name),
-                {.value = truth.answer.value.*check.tensor,
-                 .mass = truth.answer.mass.*check.tensor,
-                 .naive = truth.naive ? &((*truth.naive).*check.tensor) : nullptr,
-                 .dtype = c.problem.dtype,
-                 .stored = is_mixing ? c.mixing_dtype : c.problem.dtype});
+    const Agreement agreement = compare(
+        first.outputs.read(check.name),
+        {.value = truth.answer.value.*check.tensor,
+         .mass = truth.answer.mass.*check.tensor,
+         .naive = truth.naive ? &((*truth.naive).*check.tensor) : nullptr,
+         .dtype = c.problem.dtype,
+         .stored = is_mixing ? c.mixing_dtype : c.problem.dtype});
     if (outcome.tensor.empty() || agreement.ratio > outcome.worst.ratio) {
       outcome.worst = agreement;
       outcome.tensor = check.name;
