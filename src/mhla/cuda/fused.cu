@@ -1,0 +1,155 @@
+// The implementation "cuda.fused": the linear form of one head inside one thread block, for
+// summaries that fit its shared memory. The backward is that of "cuda.linear".
+#include <algorithm>
+
+#include "mhla/core/cost.h"
+#include "mhla/cuda/arguments.h"
+#include "mhla/cuda/implementations.h"
+#include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm90/fused_args.h"
+
+namespace mhla::cuda {
+namespace {
+
+using namespace sm90;
+
+constexpr int kSharedLimit = 227 * 1024;  // of a thread block on sm_90
+
+struct Shape {
+  int width = 0, padded_blocks = 0, warps = 0;
+};
+
+// Padded sizes and the number of warps, or nothing when the summaries do not fit.
+std::optional<Shape> shape_of(const Problem& problem) {
+  Shape shape;
+  const std::int64_t wide = std::max(problem.dk, problem.dv);
+  shape.width = wide <= 32 ? 32 : 64;
+  const std::int64_t blocks = std::max(problem.layout.mixing_size(), problem.keys().mixing_size());
+  if (wide > 64 || blocks > 64) return std::nullopt;
+  shape.padded_blocks = static_cast<int>((blocks + 15) / 16 * 16);
+  if (!fused_kernel_exists(shape.width, shape.padded_blocks)) return std::nullopt;
+  // Warps take whole key blocks: the number that leaves the fewest idle in the last round.
+  const int key_blocks = static_cast<int>(problem.keys().mixing_size());
+  int best_idle = 0;
+  for (int warps = fused_max_warps(shape.width); warps >= 6; --warps) {
+    if (fused_bytes(shape.width, shape.padded_blocks, warps) > kSharedLimit) continue;
+    const int idle = (key_blocks + warps - 1) / warps * warps - key_blocks;
+    if (shape.warps == 0 || idle < best_idle) {
+      shape.warps = warps;
+      best_idle = idle;
+    }
+  }
+  if (shape.warps == 0) return std::nullopt;
+  return shape;
+}
+
+struct Prepared {
+  Shape shape;
+  DeviceTable<DeviceBlock> q_blocks, k_blocks;
+  PlanData linear;  // serves the backward
+};
+
+std::optional<std::string> refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (problem.dtype != DType::bf16) return "summaries are kept in bf16, so inputs must be";
+  if (problem.mask != Mask::none) return "mask none only";
+  if (problem.normalizer == Normalizer::shared_position) return "normalizer exact or none only";
+  if (problem.separate_denominator) return "the denominator reads the numerator's q and k";
+  if (problem.layout.sequences().size() > 1) return "one sequence per batch entry only";
+  if (!shape_of(problem)) return "the summaries of a head do not fit shared memory";
+  if (problem.layout.tokens() > 0x7fffffff || problem.keys().tokens() > 0x7fffffff ||
+      problem.batch * problem.heads > 0x7fffffff) {
+    return "token and head numbers are 32 bits wide";
+  }
+  int major = 0;  // stays 0 without a driver: the plan's prepare step then says so
+  const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                                    problem.device.index);
+  if (status == cudaSuccess && major != 9) return "needs compute capability 9.0";
+  return std::nullopt;
+}
+
+// A thread block per head and multiprocessor: whole waves of heads at the bandwidth of one of them.
+double predict_seconds(const Problem& problem, const PlanOptions&) {
+  constexpr double kProcessors = 132, kBandwidth = 3.4e12, kLaunch = 4e-6;
+  const double heads = static_cast<double>(problem.batch * problem.heads);
+  const double waves = std::max(1.0, static_cast<double>(static_cast<std::int64_t>(
+                                         (heads + kProcessors - 1) / kProcessors)));
+  const double bytes_per_head = linear_cost(problem).forward_bytes / std::max(heads, 1.0);
+  return kLaunch + waves * bytes_per_head * kProcessors / kBandwidth;
+}
+
+std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
+std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
+  return linear_implementation().backward_workspace(problem, options);
+}
+
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  const DeviceGuard guard(problem.device.index);
+  const Implementation& linear = linear_implementation();
+  return std::make_shared<Prepared>(
+      Prepared{.shape = *shape_of(problem),
+               .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
+               .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
+               .linear = {.problem = problem,
+                          .options = {},
+                          .implementation = &linear,
+                          .prepared = linear.prepare(problem)}});
+}
+
+void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
+             const Workspace&, Stream stream) {
+  const DeviceGuard guard(data.problem.device.index);
+  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const Problem& problem = data.problem;
+  const TensorView& mixing = inputs.mixing;
+  const std::int64_t slices = (problem.layout.max_block_tokens() + kFusedRows - 1) / kFusedRows;
+  const FusedArgs args{
+      .q_table = prepared.q_blocks.data(),
+      .k_table = prepared.k_blocks.data(),
+      .q_blocks = prepared.q_blocks.size(),
+      .k_blocks = prepared.k_blocks.size(),
+      .q_slices = static_cast<int>(slices),
+      .heads = static_cast<int>(problem.heads),
+      .dk = static_cast<int>(problem.dk),
+      .dv = static_cast<int>(problem.dv),
+      .map = feature_map(problem.feature_map),
+      .scale = static_cast<float>(problem.scale),
+      .eps = static_cast<float>(problem.denominator_eps()),
+      .normalize = problem.normalizer == Normalizer::exact,
+      .mixing = static_cast<const float*>(mixing.data),
+      .mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0,
+      .mixing_row_stride = mixing.strides[mixing.rank - 2],
+      .q = row_tensor(inputs.q),
+      .k = row_tensor(inputs.k),
+      .v = row_tensor(inputs.v),
+      .o = row_tensor(outputs.o)};
+  const Shape& shape = prepared.shape;
+  launch_fused({.width = shape.width,
+                .padded_blocks = shape.padded_blocks,
+                .warps = shape.warps,
+                .grid = static_cast<int>(problem.batch * problem.heads),
+                .shared_bytes = fused_bytes(shape.width, shape.padded_blocks, shape.warps),
+                .stream = stream},
+               args);
+}
+
+void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
+              const Workspace& workspace, Stream stream) {
+  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  linear_implementation().backward(prepared.linear, inputs, outputs, workspace, stream);
+}
+
+constexpr Implementation kFused{.name = "cuda.fused",
+                                .refuses = refuses,
+                                .predict_seconds = predict_seconds,
+                                .forward_workspace = forward_workspace,
+                                .backward_workspace = backward_workspace,
+                                .forward = forward,
+                                .backward = backward,
+                                .prepare = prepare};
+
+}  // namespace
+
+const Implementation& fused_implementation() { return kFused; }
+
+}  // namespace mhla::cuda
