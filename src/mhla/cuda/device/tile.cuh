@@ -1,0 +1,119 @@
+// Tiles of tokens in shared memory: gathering rows of a block, mapping them in place, writing them.
+#pragma once
+
+#include "mhla/cuda/device/blocks.cuh"
+#include "mhla/cuda/device/types.cuh"
+
+namespace mhla::cuda {
+
+// Rows are padded by one chunk, which keeps ldmatrix free of bank conflicts for every width that
+// is a multiple of 16.
+template <typename T>
+inline constexpr int kPad = kChunk<T>;
+
+// [kRows][kCols] of T, worked on by kThreads threads. Each thread owns fixed chunks: what it loads
+// it may transform before the barrier.
+template <typename T, int kRows, int kCols, int kThreads>
+struct RowTile {
+  static constexpr int kLd = kCols + kPad<T>;
+  static constexpr int kElements = kRows * kLd;
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
+  static constexpr int kPerRow = kCols / kChunk<T>;
+  static constexpr int kChunks = kRows * kPerRow;
+  static constexpr int kRowStep = kThreads / kPerRow;  // a thread's chunks share their column
+  static_assert(kThreads % kPerRow == 0, "a thread's chunks must share their column");
+  static_assert(kRows % kRowStep == 0, "all threads own equally many chunks");
+
+  static __device__ __forceinline__ int own_column() {
+    return static_cast<int>(threadIdx.x) % kPerRow * kChunk<T>;
+  }
+  static __device__ __forceinline__ int own_row(int i) {
+    return static_cast<int>(threadIdx.x) / kPerRow + i * kRowStep;
+  }
+  static constexpr int kOwned = kRows / kRowStep;
+
+  // Starts loading positions first..first + kRows of a block; columns past `cols` and rows past
+  // the block become zeros. Asynchronous when rows are aligned, otherwise complete on return.
+  static __device__ __forceinline__ void load(T* tile, const T* head, const RowTensor& tensor,
+                                              const DeviceBlock& block, int first, int cols) {
+    const int col = own_column();
+    if (tensor.vectors) {
+#pragma unroll
+      for (int i = 0; i < kOwned; ++i) {
+        const int row = own_row(i);
+        const bool valid = first + row < block.count && col < cols;
+        const std::int64_t token = valid ? block.token(first + row) : 0;
+        ptx::copy_async(tile + row * kLd + col,
+                        valid ? head + token * tensor.token_stride + col : head, valid);
+      }
+    } else {
+      for (int i = 0; i < kOwned; ++i) {
+        const int row = own_row(i);
+        const bool valid = first + row < block.count;
+        const std::int64_t token = valid ? block.token(first + row) : 0;
+        for (int c = col; c < col + kChunk<T>; ++c) {
+          tile[row * kLd + c] =
+              valid && c < cols ? head[token * tensor.token_stride + c] : from_float<T>(0.f);
+        }
+      }
+    }
+  }
+
+  // f(row, col, x): may change the chunk x in place; own chunks only.
+  template <typename F>
+  static __device__ __forceinline__ void transform(T* tile, F&& f) {
+    const int col = own_column();
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      const int row = own_row(i);
+      Chunk* chunk = reinterpret_cast<Chunk*>(tile + row * kLd + col);
+      float x[kChunk<T>];
+      unpack<T>(*chunk, x);
+      if (f(row, col, x)) *chunk = pack<T>(x);
+    }
+  }
+
+  // Writes the rows that exist and the first `cols` columns.
+  static __device__ __forceinline__ void store(const T* tile, T* head, const RowTensor& tensor,
+                                               const DeviceBlock& block, int first, int cols) {
+    const int col = own_column();
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      const int row = own_row(i);
+      if (first + row >= block.count || col >= cols) continue;
+      T* out = head + static_cast<std::int64_t>(block.token(first + row)) * tensor.token_stride;
+      if (tensor.vectors) {
+        *reinterpret_cast<Chunk*>(out + col) =
+            *reinterpret_cast<const Chunk*>(tile + row * kLd + col);
+      } else {
+        for (int c = col; c < min(col + kChunk<T>, cols); ++c) out[c] = tile[row * kLd + c];
+      }
+    }
+  }
+};
+
+// A contiguous [kRows][kCols] matrix (a summary) to and from padded rows.
+template <typename T, int kRows, int kCols, int kThreads>
+struct MatrixTile {
+  static constexpr int kLd = kCols + kPad<T>;
+  static constexpr int kElements = kRows * kLd;
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
+  static constexpr int kPerRow = kCols / kChunk<T>;
+
+  static __device__ __forceinline__ void load(T* tile, const T* matrix) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kRows * kPerRow; i += kThreads) {
+      ptx::copy_async(tile + i / kPerRow * kLd + i % kPerRow * kChunk<T>, matrix + i * kChunk<T>,
+                      true);
+    }
+  }
+  static __device__ __forceinline__ void store(const T* tile, T* matrix) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kRows * kPerRow; i += kThreads) {
+      *reinterpret_cast<Chunk*>(matrix + i * kChunk<T>) =
+          *reinterpret_cast<const Chunk*>(tile + i / kPerRow * kLd + i % kPerRow * kChunk<T>);
+    }
+  }
+};
+
+}  // namespace mhla::cuda

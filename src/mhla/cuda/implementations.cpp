@@ -1,0 +1,12 @@
+// What the CUDA backend offers to the planner.
+#include "mhla/cuda/implementations.h"
+
+namespace mhla {
+
+std::vector<const Implementation*> cuda_implementations() {
+  // Without a device every problem is refused by the plan's prepare step; with none compiled in,
+  // no_cuda.cpp is linked instead of this file.
+  return {&cuda::linear_implementation()};
+}
+
+}  // namespace mhla

@@ -1,0 +1,11 @@
+// The implementations of the CUDA backend, one function each.
+#pragma once
+
+#include "mhla/core/implementation.h"
+
+namespace mhla::cuda {
+
+const Implementation& linear_implementation();
+const Implementation& fused_implementation();
+
+}  // namespace mhla::cuda

@@ -1,0 +1,384 @@
+// The linear form on CUDA devices: summaries, mixing, read-out, and their backward.
+#include <algorithm>
+
+#include "mhla/core/cost.h"
+#include "mhla/cuda/arguments.h"
+#include "mhla/cuda/implementations.h"
+#include "mhla/cuda/linear_plan.h"
+
+namespace mhla::cuda {
+namespace {
+
+struct Prepared {
+  LinearPlan plan;
+  LinearTables tables;
+};
+
+// One call: arguments that stay the same, and the launches in order.
+class Call {
+ public:
+  Call(const PlanData& data, const Workspace& workspace, Stream stream, bool backward)
+      : problem_(data.problem),
+        plan_(static_cast<const Prepared*>(data.prepared.get())->plan),
+        tables_(static_cast<const Prepared*>(data.prepared.get())->tables),
+        at_(linear_workspace(problem_, plan_, backward)),
+        base_(static_cast<unsigned char*>(workspace.data)),
+        stream_(stream) {
+    args_.all_heads = static_cast<int>(problem_.heads);
+    args_.dk = static_cast<int>(problem_.dk);
+    args_.dv = static_cast<int>(problem_.dv);
+    args_.dv_tiles = plan_.dv_tiles;
+    args_.dk_padded = plan_.kernels->dk;
+    args_.map = feature_map(problem_.feature_map);
+    args_.scale = static_cast<float>(problem_.scale);
+    args_.eps = static_cast<float>(problem_.denominator_eps());
+    args_.stages = plan_.stages;
+    args_.q_table = tables_.q_blocks.data();
+    args_.k_table = tables_.k_blocks.data();
+    args_.q_blocks = plan_.q_blocks;
+    args_.k_blocks = plan_.k_blocks;
+    args_.slots = plan_.slots;
+    args_.summaries = at(at_.summaries);
+    args_.mixed = at(at_.mixed);
+    args_.d_mixed = at(at_.d_mixed);
+    args_.d_summaries = at(at_.mixed);
+    args_.carry = floats(at_.carry);
+    args_.rows = plan_.given ? Rows::given : plan_.normalized ? Rows::dot : Rows::constant;
+    args_.has_rows = plan_.normalized && !plan_.separate;
+    if (plan_.normalized) {
+      args_.z = floats(at_.z);
+      args_.z_read = floats(plan_.shared ? at_.z : at_.z_mixed);
+      args_.dz_read = floats(at_.dz_read);
+      args_.dz = floats(plan_.shared ? at_.dz_read : at_.dz);
+      args_.row_base = floats(at_.row_base);
+      args_.row_intra = floats(at_.row_intra);
+      args_.row_den = floats(plan_.shared ? at_.row_mixed : at_.row_base);
+      args_.row_inv = floats(at_.row_inv);
+      args_.row_dden = floats(at_.row_dden);
+      args_.row_e = floats(plan_.shared ? at_.row_e : at_.row_dden);
+    }
+    args_.causal = plan_.causal;
+    args_.diagonal = floats(at_.diagonal);
+    args_.diagonal_stride = plan_.matrices > 1 ? plan_.rows_padded : 0;
+    args_.diagonal_terms = floats(at_.diagonal_terms);
+  }
+
+  LinearArgs& args() { return args_; }
+
+  void prepare_weights(const TensorView& mixing) {
+    const int rank = mixing.rank;
+    launch(plan_.types->prepare_weights,
+           {.x = std::min<std::int64_t>(
+                1024, static_cast<std::int64_t>(plan_.matrices) * plan_.rows_padded *
+                          plan_.cols_padded / 256)},
+           256, 0, stream_,
+           PrepareArgs{.mixing = static_cast<const float*>(mixing.data),
+                       .head_stride = rank == 3 ? mixing.strides[0] : 0,
+                       .row_stride = mixing.strides[rank - 2],
+                       .col_stride = mixing.strides[rank - 1],
+                       .matrices = plan_.matrices,
+                       .rows = plan_.rows,
+                       .cols = plan_.cols,
+                       .rows_padded = plan_.rows_padded,
+                       .cols_padded = plan_.cols_padded,
+                       .mask = static_cast<int>(problem_.mask),
+                       .weights = at(at_.weights),
+                       .weights_f32 = floats(at_.weights_f32),
+                       .diagonal = floats(at_.diagonal)});
+  }
+
+  // Calls f with the pairs of each group in turn.
+  template <typename F>
+  void for_each_group(F&& f) {
+    group_ = 0;
+    for (std::int64_t b = 0; b < problem_.batch; b += plan_.group_batch) {
+      for (std::int64_t h = 0; h < problem_.heads; h += plan_.group_heads, ++group_) {
+        args_.batch_first = static_cast<int>(b);
+        args_.head_first = static_cast<int>(h);
+        args_.heads = static_cast<int>(std::min<std::int64_t>(plan_.group_heads, problem_.heads - h));
+        batch_ = std::min<std::int64_t>(plan_.group_batch, problem_.batch - b);
+        batch_group_ = b / plan_.group_batch;
+        f();
+      }
+    }
+  }
+
+  // S, z, S~ and z~ of a group; denominators where they have kernels of their own.
+  void summarize() {
+    LinearArgs args = args_;
+    if (plan_.separate) args.z = nullptr;
+    by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
+    if (plan_.separate) by_row_kernel(plan_.types->key_sums, plan_.k_blocks);
+    mix(false, at_.summaries, at_.mixed);
+    if (plan_.normalized && !plan_.shared) {
+      mix_vectors(false, at_.z, at_.z_mixed, plan_.kernels->dk);
+    }
+    if (!plan_.given) return;
+    by_row_kernel(plan_.types->row_products, plan_.q_blocks);
+    if (plan_.shared) mix_vectors(false, at_.row_base, at_.row_mixed, plan_.slots);
+    by_row_kernel(plan_.types->row_factors, plan_.q_blocks);
+  }
+
+  void read_out() {
+    by_block(plan_.causal ? plan_.kernels->readout_causal : plan_.kernels->readout, args_,
+             plan_.q_blocks, plan_.dv_tiles);
+  }
+
+  void go_back(bool weights) {
+    const LinearKernels& kernels = *plan_.kernels;
+    if (plan_.given && plan_.shared) {
+      mix_vectors(true, at_.row_dden, at_.row_e, plan_.slots);
+    }
+    by_block(plan_.causal ? kernels.backward_q_causal : kernels.backward_q, args_, plan_.q_blocks,
+             1);
+    if (plan_.separate) by_row_kernel(plan_.types->denominator_backward_q, plan_.q_blocks);
+    if (plan_.normalized && !plan_.shared) {
+      mix_vectors(true, at_.dz_read, at_.dz, plan_.kernels->dk);
+    }
+    if (weights) weight_gradient();
+    mix(true, at_.d_mixed, at_.mixed);
+    by_block(plan_.causal ? kernels.backward_kv_causal : kernels.backward_kv, args_, plan_.k_blocks,
+             1);
+    if (plan_.separate && args_.d_k_den.data != nullptr) {
+      by_row_kernel(plan_.types->denominator_backward_k, plan_.k_blocks);
+    }
+  }
+
+  void reduce_weights(const TensorView& d_mixing) {
+    const int rank = d_mixing.rank;
+    const std::int64_t rows = d_mixing.shape[rank - 2], cols = d_mixing.shape[rank - 1];
+    const int matrices = plan_.matrices;
+    launch(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 7) / 8}, 256, 0, stream_,
+           ReduceArgs{.partial = floats(at_.partial),
+                      .partial_stride = partial_stride(),
+                      .splits = static_cast<int>(plan_.slots_of_sums()),
+                      .rows_padded = plan_.gradient_rows,
+                      .cols_padded = plan_.gradient_cols,
+                      .mask = static_cast<int>(problem_.mask),
+                      .used_rows = plan_.rows,
+                      .used_cols = plan_.cols,
+                      .d_mixing = static_cast<float*>(d_mixing.data),
+                      .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
+                      .row_stride = d_mixing.strides[rank - 2],
+                      .col_stride = d_mixing.strides[rank - 1],
+                      .matrices = matrices,
+                      .rows = static_cast<int>(rows),
+                      .cols = static_cast<int>(cols),
+                      .diagonal_terms = plan_.causal ? floats(at_.diagonal_terms) : nullptr,
+                      .block_index = tables_.block_index.data(),
+                      .batch = static_cast<int>(problem_.batch),
+                      .heads = static_cast<int>(problem_.heads),
+                      .blocks = plan_.q_blocks,
+                      .per_head = problem_.mixing_per_head});
+  }
+
+ private:
+  void* at(std::size_t offset) const { return base_ + offset; }
+  float* floats(std::size_t offset) const { return reinterpret_cast<float*>(base_ + offset); }
+  std::int64_t pairs() const { return batch_ * args_.heads; }
+  std::int64_t partial_stride() const {
+    return static_cast<std::int64_t>(plan_.matrices) * plan_.gradient_rows * plan_.gradient_cols;
+  }
+
+  void by_block(const LinearKernel& kernel, const LinearArgs& args, int blocks, int tiles) {
+    launch(kernel.entry, {.x = pairs() * blocks, .y = tiles}, plan_.kernels->threads,
+           kernel.bytes[plan_.stages - 1], stream_, args);
+  }
+  void by_row_kernel(Kernel<LinearArgs> kernel, int blocks) {
+    launch(kernel, {.x = pairs() * blocks}, kDenominatorThreads, 0, stream_, args_);
+  }
+
+  MixArgs mix_args(bool transposed, std::size_t in, std::size_t out, int entries) const {
+    return {.tasks = transposed ? tables_.mix_transposed.data() : tables_.mix.data(),
+            .weights = nullptr,
+            .weights_stride = plan_.matrices > 1
+                                  ? static_cast<std::int64_t>(plan_.rows_padded) * plan_.cols_padded
+                                  : 0,
+            .weights_ld = plan_.cols_padded,
+            .in = at(in),
+            .out = at(out),
+            .in_blocks = transposed ? plan_.q_blocks : plan_.k_blocks,
+            .out_blocks = transposed ? plan_.k_blocks : plan_.q_blocks,
+            .entries = entries,
+            .head_first = args_.head_first,
+            .heads = args_.heads};
+  }
+  void mix(bool transposed, std::size_t in, std::size_t out) {
+    MixArgs args = mix_args(transposed, in, out, plan_.entries);
+    args.weights = at(at_.weights);
+    const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
+    const int steps = transposed ? plan_.mix_transposed_steps : plan_.mix_steps;
+    launch(kernel.entry,
+           {.x = pairs() * (plan_.entries / plan_.types->mix_columns),
+            .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks},
+           kMixThreadsOfKernels, steps <= 1 ? kernel.bytes_one_step : kernel.bytes, stream_, args);
+  }
+  void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
+    MixArgs args = mix_args(transposed, in, out, entries);
+    args.weights = at(at_.weights_f32);
+    const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
+    launch(mix_vectors_kernel(transposed),
+           {.x = pairs() * ((entries + 127) / 128),
+            .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks,
+            .z = kernel.rows / kVectorRowsOfKernels},
+           128, 0, stream_, args);
+  }
+
+  void weight_gradient() {
+    const WeightGradientKernel& kernel = *plan_.weight_gradient;
+    const std::int64_t slot = (plan_.matrices > 1 ? batch_group_ : group_) *
+                              (plan_.splits + plan_.vector_splits);
+    WeightGradientArgs args{.sequences = tables_.sequences.data(),
+                            .sequence_count = tables_.sequences.size(),
+                            .left = at(at_.d_mixed),
+                            .right = at(at_.summaries),
+                            .q_blocks = plan_.q_blocks,
+                            .k_blocks = plan_.k_blocks,
+                            .entries = plan_.entries,
+                            .pairs = static_cast<int>(pairs()),
+                            .heads = args_.heads,
+                            .per_head = plan_.matrices > 1,
+                            .lower_only = problem_.mask != Mask::none,
+                            .partial = floats(at_.partial) + slot * partial_stride(),
+                            .partial_stride = partial_stride(),
+                            .rows_padded = plan_.gradient_rows,
+                            .cols_padded = plan_.gradient_cols,
+                            .matrix_first = plan_.matrices > 1 ? args_.head_first : 0,
+                            .tiles_n = plan_.gradient_cols / kernel.tile};
+    const std::int64_t matrices = plan_.matrices > 1 ? args_.heads : 1;
+    launch(kernel.entry,
+           {.x = plan_.splits,
+            .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
+            .z = matrices},
+           kMixThreadsOfKernels, kernel.bytes, stream_, args);
+    if (plan_.vector_splits == 0) return;
+    args.left = at(plan_.shared ? at_.row_dden : at_.dz_read);
+    args.right = at(plan_.shared ? at_.row_base : at_.z);
+    args.entries = plan_.shared ? plan_.slots : plan_.kernels->dk;
+    args.partial += plan_.splits * partial_stride();
+    args.tiles_n = plan_.gradient_cols / kVectorGradientTile;
+    launch(vector_gradient_kernel(),
+           {.x = plan_.vector_splits,
+            .y = static_cast<std::int64_t>(plan_.gradient_rows / kVectorGradientTile) * args.tiles_n,
+            .z = matrices},
+           256, 0, stream_, args);
+  }
+
+  const Problem& problem_;
+  const LinearPlan& plan_;
+  const LinearTables& tables_;
+  const LinearWorkspace at_;
+  unsigned char* base_;
+  Stream stream_;
+  LinearArgs args_{};
+  std::int64_t group_ = 0, batch_group_ = 0, batch_ = 0;
+};
+
+std::optional<std::string> refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (problem.dtype == DType::f64) return "f64 is not compiled for CUDA";
+  if (problem.dk > 256) return "dk is at most 256";
+  if (problem.layout.tokens() > 0x7fffffff || problem.keys().tokens() > 0x7fffffff) {
+    return "token numbers are 32 bits wide";
+  }
+  return std::nullopt;
+}
+
+// Bytes over a bandwidth that copies reach on an H200, plus launches.
+double predict_seconds(const Problem& problem, const PlanOptions&) {
+  const LinearPlan plan = linear_plan(problem);
+  const double summaries = static_cast<double>(problem.batch * problem.heads) *
+                           (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) * plan.entries *
+                           plan.types->summary_size;
+  constexpr double kBandwidth = 4e12, kLaunch = 3e-6;
+  return (linear_cost(problem).forward_bytes + summaries) / kBandwidth +
+         kLaunch * static_cast<double>(4 * plan.groups() + (plan.given ? 3 : 0));
+}
+
+std::size_t forward_workspace(const Problem& problem, const PlanOptions&) {
+  return linear_workspace(problem, linear_plan(problem), false).bytes;
+}
+std::size_t backward_workspace(const Problem& problem, const PlanOptions&) {
+  return linear_workspace(problem, linear_plan(problem), true).bytes;
+}
+
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  const DeviceGuard guard(problem.device.index);
+  auto prepared = std::make_shared<Prepared>();
+  prepared->plan = linear_plan(problem);
+  prepared->tables = linear_tables(problem, prepared->plan);
+  const LinearPlan& plan = prepared->plan;
+  const LinearKernels& k = *plan.kernels;
+  for (const LinearKernel* kernel :
+       {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.readout_causal,
+        &k.backward_q_causal, &k.backward_kv_causal}) {
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes[plan.stages - 1]);
+  }
+  for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
+  }
+  allow_shared(reinterpret_cast<const void*>(plan.weight_gradient->entry),
+               plan.weight_gradient->bytes);
+  return prepared;
+}
+
+void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
+             const Workspace& workspace, Stream stream) {
+  const DeviceGuard guard(data.problem.device.index);
+  Call call(data, workspace, stream, false);
+  LinearArgs& args = call.args();
+  args.q = row_tensor(inputs.q);
+  args.k = row_tensor(inputs.k);
+  args.v = row_tensor(inputs.v);
+  args.o = row_tensor(outputs.o);
+  const bool separate = data.problem.separate_denominator;
+  args.q_den = separate ? row_tensor(inputs.q_den) : args.q;
+  args.k_den = separate ? row_tensor(inputs.k_den) : args.k;
+  call.prepare_weights(inputs.mixing);
+  call.for_each_group([&] {
+    call.summarize();
+    call.read_out();
+  });
+}
+
+void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
+              const Workspace& workspace, Stream stream) {
+  const DeviceGuard guard(data.problem.device.index);
+  Call call(data, workspace, stream, true);
+  LinearArgs& args = call.args();
+  args.q = row_tensor(inputs.q);
+  args.k = row_tensor(inputs.k);
+  args.v = row_tensor(inputs.v);
+  args.o = row_tensor(inputs.o);
+  args.d_o = row_tensor(inputs.d_o);
+  args.d_q = row_tensor(outputs.d_q);
+  args.d_k = row_tensor(outputs.d_k);
+  args.d_v = row_tensor(outputs.d_v);
+  const bool separate = data.problem.separate_denominator;
+  args.q_den = separate ? row_tensor(inputs.q_den) : args.q;
+  args.k_den = separate ? row_tensor(inputs.k_den) : args.k;
+  args.d_q_den = row_tensor(outputs.d_q_den);
+  args.d_k_den = row_tensor(outputs.d_k_den);
+  const bool weights = outputs.d_mixing.defined();
+  call.prepare_weights(inputs.mixing);
+  call.for_each_group([&] {
+    call.summarize();
+    call.go_back(weights);
+  });
+  if (weights) call.reduce_weights(outputs.d_mixing);
+}
+
+constexpr Implementation kLinear{.name = "cuda.linear",
+                                 .refuses = refuses,
+                                 .predict_seconds = predict_seconds,
+                                 .forward_workspace = forward_workspace,
+                                 .backward_workspace = backward_workspace,
+                                 .forward = forward,
+                                 .backward = backward,
+                                 .prepare = prepare};
+
+}  // namespace
+
+const Implementation& linear_implementation() { return kLinear; }
+
+}  // namespace mhla::cuda

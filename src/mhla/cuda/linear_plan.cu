@@ -1,0 +1,244 @@
+// Choosing kernels, cutting the mixing product into tasks, laying out the workspace.
+#include "mhla/cuda/linear_plan.h"
+
+#include <algorithm>
+
+#include "mhla/cuda/arguments.h"
+
+namespace mhla::cuda {
+namespace {
+
+using Getter = const LinearKernels& (*)();
+
+const LinearKernels& kernels_for(DType dtype, std::int64_t dk) {
+  static constexpr Getter kBf16[] = {linear_kernels_bf16_32, linear_kernels_bf16_64,
+                                     linear_kernels_bf16_80, linear_kernels_bf16_96,
+                                     linear_kernels_bf16_128, linear_kernels_bf16_256};
+  static constexpr Getter kF16[] = {linear_kernels_f16_32, linear_kernels_f16_64,
+                                    linear_kernels_f16_80, linear_kernels_f16_96,
+                                    linear_kernels_f16_128, linear_kernels_f16_256};
+  static constexpr Getter kF32[] = {linear_kernels_f32_32, linear_kernels_f32_64,
+                                    linear_kernels_f32_80, linear_kernels_f32_96,
+                                    linear_kernels_f32_128, linear_kernels_f32_256};
+  const auto& list = dtype == DType::bf16 ? kBf16 : dtype == DType::f16 ? kF16 : kF32;
+  for (const Getter get : list) {
+    if (get().dk >= dk) return get();
+  }
+  fail(ErrorCode::internal, "cuda.linear", "no kernel for dk = ", dk);
+}
+
+const TypeKernels& type_kernels_for(DType dtype) {
+  return dtype == DType::bf16  ? type_kernels_bf16()
+         : dtype == DType::f16 ? type_kernels_f16()
+                               : type_kernels_f32();
+}
+
+int padded(std::int64_t n, int to) { return static_cast<int>((n + to - 1) / to * to); }
+
+// The tile that covers n rows with the fewest rows too many; a step costs about 8 rows of overhead.
+const MixKernel& mix_for(const MixKernel (&list)[kMixKernels], std::int64_t n) {
+  const MixKernel* best = &list[0];
+  std::int64_t best_cost = 0;
+  for (const MixKernel& kernel : list) {
+    const std::int64_t tiles = (n + kernel.rows - 1) / kernel.rows;
+    const std::int64_t cost = tiles * (kernel.rows + 8);
+    if (best_cost == 0 || cost < best_cost) {
+      best = &kernel;
+      best_cost = cost;
+    }
+  }
+  return *best;
+}
+
+// Rows of `out`, columns of `in`; `lower` says which side of the diagonal carries weights.
+std::vector<MixTask> mix_tasks(const BlockLayout& out, const BlockLayout& in, int rows_per_task,
+                               Mask mask, bool transposed) {
+  std::vector<MixTask> tasks;
+  for (std::size_t s = 0; s < out.sequences().size(); ++s) {
+    const Sequence &to = out.sequences()[s], &from = in.sequences()[s];
+    for (std::int64_t row = 0; row < to.blocks; row += rows_per_task) {
+      std::int64_t begin = 0, end = from.blocks;
+      if (mask != Mask::none) {
+        if (transposed) begin = std::min(row, end);
+        else end = std::min(end, row + rows_per_task);
+      }
+      begin = begin / 16 * 16;  // NOTE: weights are copied in chunks of 16 bytes
+      tasks.push_back({.out_first = static_cast<int>(to.first_block),
+                       .out_rows = static_cast<int>(to.blocks),
+                       .in_first = static_cast<int>(from.first_block),
+                       .in_rows = static_cast<int>(from.blocks),
+                       .row = static_cast<int>(row),
+                       .col_begin = static_cast<int>(begin),
+                       .col_end = static_cast<int>(end)});
+    }
+  }
+  return tasks;
+}
+
+constexpr int kMixDepthOfKernels = 32;
+
+int most_steps(const std::vector<MixTask>& tasks) {
+  int most = 0;
+  for (const MixTask& task : tasks) {
+    most = std::max(most, (task.col_end - task.col_begin + kMixDepthOfKernels - 1) /
+                              kMixDepthOfKernels);
+  }
+  return most;
+}
+
+int slots_of(const BlockLayout& layout) {
+  const auto box = largest_box(layout);
+  return static_cast<int>(box[0] * box[1] * box[2]);
+}
+
+// Summaries of one group, in bytes, that the L2 cache should keep between two passes.
+constexpr std::int64_t kGroupBytes = std::int64_t{1} << 62;
+// Thread blocks that keep every multiprocessor of a large GPU busy.
+constexpr int kManyBlocks = 528;
+
+void choose_groups(const Problem& problem, LinearPlan& plan) {
+  const std::int64_t pair_bytes =
+      static_cast<std::int64_t>(plan.k_blocks) * plan.entries * plan.types->summary_size;
+  const std::int64_t pairs = std::max<std::int64_t>(1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
+  if (pairs >= problem.heads) {
+    plan.group_heads = static_cast<int>(problem.heads);
+    plan.group_batch = static_cast<int>(
+        std::clamp<std::int64_t>(pairs / problem.heads, 1, std::max<std::int64_t>(problem.batch, 1)));
+  } else {
+    const std::int64_t groups = (problem.heads + pairs - 1) / pairs;
+    plan.group_heads = static_cast<int>((problem.heads + groups - 1) / groups);
+  }
+  plan.batch_groups = (problem.batch + plan.group_batch - 1) / plan.group_batch;
+  plan.head_groups = (problem.heads + plan.group_heads - 1) / plan.group_heads;
+}
+
+}  // namespace
+
+LinearPlan linear_plan(const Problem& problem) {
+  LinearPlan plan;
+  const BlockLayout &q = problem.layout, &k = problem.keys();
+  plan.kernels = &kernels_for(problem.dtype, problem.dk);
+  plan.types = &type_kernels_for(problem.dtype);
+  plan.dv_tiles = static_cast<int>((problem.dv + plan.kernels->dv - 1) / plan.kernels->dv);
+  plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv;
+  plan.q_blocks = static_cast<int>(q.blocks().size());
+  plan.k_blocks = static_cast<int>(k.blocks().size());
+  plan.slots = slots_of(q);
+  plan.rows = static_cast<int>(q.mixing_size());
+  plan.cols = static_cast<int>(k.mixing_size());
+  plan.rows_padded = padded(plan.rows, kMixPad);
+  plan.cols_padded = padded(plan.cols, kMixPad);
+  plan.matrices = problem.mixing_per_head ? static_cast<int>(problem.heads) : 1;
+  plan.causal = problem.mask == Mask::causal;
+  plan.normalized = problem.normalizer != Normalizer::none;
+  plan.shared = problem.normalizer == Normalizer::shared_position;
+  plan.separate = plan.normalized && problem.separate_denominator;
+  // NOTE: the fused denominator sees one dv tile of o at a time, and no other block's queries.
+  plan.given = plan.normalized &&
+               (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
+  const bool long_blocks =
+      std::max(q.max_block_tokens(), k.max_block_tokens()) > plan.kernels->rows;
+  plan.stages = long_blocks && plan.dv_tiles == 1 ? 2 : 1;
+
+  plan.mix = &mix_for(plan.types->mix, plan.rows);
+  plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
+  const auto tasks = mix_tasks(q, k, plan.mix->rows, problem.mask, false);
+  const auto back = mix_tasks(k, q, plan.mix_transposed->rows, problem.mask, true);
+  plan.mix_tasks = static_cast<int>(tasks.size());
+  plan.mix_transposed_tasks = static_cast<int>(back.size());
+  plan.mix_steps = most_steps(tasks);
+  plan.mix_transposed_steps = most_steps(back);
+  choose_groups(problem, plan);
+
+  // The gradient of the weights.
+  const int most = std::max(plan.rows, plan.cols);
+  plan.weight_gradient = &plan.types->weight_gradient[most <= 16 ? 0 : most <= 128 ? 1 : 2];
+  const int tile = plan.weight_gradient->tile;
+  plan.gradient_rows = padded(plan.rows, tile);
+  plan.gradient_cols = padded(plan.cols, tile);
+  const std::int64_t tiles = static_cast<std::int64_t>(plan.gradient_rows / tile) *
+                             (plan.gradient_cols / tile) * plan.matrices;
+  const std::int64_t units = plan.group_pairs() / (plan.matrices > 1 ? plan.group_heads : 1) *
+                             static_cast<std::int64_t>(q.sequences().size());
+  const std::int64_t depth = 16 * 1024 / tile;  // entries worth a thread block
+  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+      kManyBlocks / std::max<std::int64_t>(tiles, 1), 1,
+      std::max<std::int64_t>(1, units * plan.entries / depth)));
+  if (plan.normalized) {
+    const std::int64_t small = static_cast<std::int64_t>(plan.gradient_rows / 16) *
+                               (plan.gradient_cols / 16) * plan.matrices;
+    plan.vector_splits = static_cast<int>(std::clamp<std::int64_t>(
+        kManyBlocks / std::max<std::int64_t>(small, 1), 1, std::max<std::int64_t>(1, units)));
+  }
+  return plan;
+}
+
+LinearTables linear_tables(const Problem& problem, const LinearPlan& plan) {
+  const BlockLayout &q = problem.layout, &k = problem.keys();
+  LinearTables tables;
+  tables.q_blocks = DeviceTable<DeviceBlock>(device_blocks(q));
+  tables.k_blocks = DeviceTable<DeviceBlock>(device_blocks(k));
+  tables.mix = DeviceTable<MixTask>(mix_tasks(q, k, plan.mix->rows, problem.mask, false));
+  tables.mix_transposed =
+      DeviceTable<MixTask>(mix_tasks(k, q, plan.mix_transposed->rows, problem.mask, true));
+  std::vector<MixSequence> sequences;
+  for (std::size_t s = 0; s < q.sequences().size(); ++s) {
+    const Sequence &a = q.sequences()[s], &b = k.sequences()[s];
+    sequences.push_back({.q_first = static_cast<int>(a.first_block),
+                         .q_rows = static_cast<int>(a.blocks),
+                         .k_first = static_cast<int>(b.first_block),
+                         .k_rows = static_cast<int>(b.blocks)});
+  }
+  tables.sequences = DeviceTable<MixSequence>(sequences);
+  std::vector<int> index;
+  for (const Block& block : q.blocks()) index.push_back(static_cast<int>(block.index));
+  tables.block_index = DeviceTable<int>(index);
+  return tables;
+}
+
+LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan, bool backward) {
+  std::size_t end = 0;
+  const auto take = [&](bool needed, std::int64_t count, int size) {
+    const std::size_t offset = end;
+    if (needed) {
+      end += (static_cast<std::size_t>(count) * size + kWorkspaceAlignment - 1) /
+             kWorkspaceAlignment * kWorkspaceAlignment;
+    }
+    return offset;
+  };
+  const std::int64_t weights =
+      static_cast<std::int64_t>(plan.matrices) * plan.rows_padded * plan.cols_padded;
+  const std::int64_t pairs = plan.group_pairs();
+  const std::int64_t q_blocks = pairs * plan.q_blocks, k_blocks = pairs * plan.k_blocks;
+  const std::int64_t most_blocks = std::max(q_blocks, k_blocks);
+  const int size = plan.types->summary_size, dk = plan.kernels->dk;
+  const bool norm = plan.normalized, exact = norm && !plan.shared;
+  const bool carries = backward && problem.layout.max_block_tokens() > plan.kernels->rows &&
+                       (plan.dv_tiles > 1 || plan.causal);
+  LinearWorkspace w;
+  w.weights = take(true, weights, size);
+  w.weights_f32 = take(true, weights, 4);
+  w.diagonal = take(true, static_cast<std::int64_t>(plan.matrices) * plan.rows_padded, 4);
+  w.summaries = take(true, k_blocks * plan.entries, size);
+  w.mixed = take(true, most_blocks * plan.entries, size);  // dS takes its place in the backward
+  w.d_mixed = take(backward, q_blocks * plan.entries, size);
+  w.carry = take(carries, q_blocks * plan.dv_tiles * plan.kernels->carry_floats, 4);
+  w.z = take(norm, k_blocks * dk, 4);
+  w.z_mixed = take(exact, q_blocks * dk, 4);
+  w.dz_read = take(norm && backward, q_blocks * dk, 4);
+  w.dz = take(exact && backward, k_blocks * dk, 4);
+  const std::int64_t rows = q_blocks * plan.slots;
+  w.row_base = take(plan.given, rows, 4);
+  w.row_intra = take(plan.given && plan.causal, rows, 4);
+  w.row_mixed = take(plan.given && plan.shared, rows, 4);
+  w.row_inv = take(plan.given, rows, 4);
+  w.row_dden = take(plan.given && backward, rows, 4);
+  w.row_e = take(plan.given && plan.shared && backward, rows, 4);
+  w.diagonal_terms = take(plan.causal && backward, problem.batch * problem.heads * plan.q_blocks, 4);
+  w.partial = take(backward, plan.slots_of_sums() * plan.matrices * plan.gradient_rows *
+                                 plan.gradient_cols, 4);
+  w.bytes = end;
+  return w;
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,69 @@
+// What the linear form decides once per problem: kernels, tables on the device, the workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mhla/core/implementation.h"
+#include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm80/linear_kernels.h"
+
+namespace mhla::cuda {
+
+// Tables on the device, owned by the plan.
+struct LinearTables {
+  DeviceTable<DeviceBlock> q_blocks, k_blocks;
+  DeviceTable<MixTask> mix, mix_transposed;
+  DeviceTable<MixSequence> sequences;
+  DeviceTable<int> block_index;  // of the query blocks
+};
+
+// Sizes and choices that follow from the problem alone.
+struct LinearPlan {
+  const LinearKernels* kernels = nullptr;
+  const TypeKernels* types = nullptr;
+  const MixKernel* mix = nullptr;
+  const MixKernel* mix_transposed = nullptr;
+  const WeightGradientKernel* weight_gradient = nullptr;
+  int dv_tiles = 1;
+  int entries = 0;  // of a summary, padded
+  int q_blocks = 0, k_blocks = 0, slots = 0;
+  int rows = 0, cols = 0;                // mixing weights that are used
+  int rows_padded = 0, cols_padded = 0;  // as the mixing kernels read them
+  int matrices = 1;
+  int mix_steps = 0, mix_transposed_steps = 0;  // most of any task
+  int mix_tasks = 0, mix_transposed_tasks = 0;
+  bool normalized = false, separate = false, shared = false, causal = false;
+  bool given = false;  // denominators come from their own kernels
+  int stages = 1;
+
+  // Pairs are worked on in groups, so that the summaries of a group stay in the L2 cache.
+  int group_batch = 1, group_heads = 1;
+  std::int64_t groups() const { return batch_groups * head_groups; }
+  std::int64_t batch_groups = 1, head_groups = 1;
+  std::int64_t group_pairs() const { return static_cast<std::int64_t>(group_batch) * group_heads; }
+
+  // Partial sums of the weights' gradient.
+  int gradient_rows = 0, gradient_cols = 0;  // padded to tiles
+  int splits = 1, vector_splits = 0;
+  std::int64_t slots_of_sums() const {
+    return (matrices > 1 ? batch_groups : groups()) * (splits + vector_splits);
+  }
+};
+
+LinearPlan linear_plan(const Problem& problem);
+LinearTables linear_tables(const Problem& problem, const LinearPlan& plan);
+
+// Offsets of the workspace's arrays; an array that a problem does not need has no bytes.
+struct LinearWorkspace {
+  std::size_t weights, weights_f32, diagonal;
+  std::size_t summaries, mixed, d_mixed, carry;
+  std::size_t z, z_mixed, dz_read, dz;
+  std::size_t row_base, row_intra, row_mixed, row_inv, row_dden, row_e;
+  std::size_t diagonal_terms, partial;
+  std::size_t bytes;
+};
+LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan, bool backward);
+
+}  // namespace mhla::cuda

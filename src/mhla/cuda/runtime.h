@@ -1,0 +1,91 @@
+// The CUDA runtime as this library uses it: checked calls, launches, tables on the device.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mhla/core/device_memory.h"
+#include "mhla/error.h"
+
+namespace mhla::cuda {
+
+inline void check_call(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  fail(ErrorCode::device, "cuda", what, ": ", cudaGetErrorString(status));
+}
+
+// Makes a device current for as long as the guard lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    check_call(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device) check_call(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = before_ != device;
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+struct Grid {
+  std::int64_t x = 1, y = 1, z = 1;
+};
+
+// Shared memory past 48 KB has to be asked for once per kernel and device.
+inline void allow_shared(const void* kernel, int bytes) {
+  if (bytes <= 48 * 1024) return;
+  check_call(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "cudaFuncSetAttribute(shared memory)");
+}
+
+template <typename Args>
+void launch(void (*kernel)(Args), const Grid& grid, int threads, int shared_bytes, void* stream,
+            const Args& args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
+    fail(ErrorCode::unsupported, "cuda", "grid of ", grid.x, " x ", grid.y, " x ", grid.z,
+         " thread blocks");
+  }
+  Args copy = args;
+  void* parameters[] = {&copy};
+  check_call(cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                              dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                                   static_cast<unsigned>(grid.z)),
+                              dim3(static_cast<unsigned>(threads)), parameters,
+                              static_cast<std::size_t>(shared_bytes),
+                              static_cast<cudaStream_t>(stream)),
+             "cudaLaunchKernel");
+}
+
+// A host table copied to the current device; freed with the last reference.
+template <typename T>
+class DeviceTable {
+ public:
+  DeviceTable() = default;
+  explicit DeviceTable(const std::vector<T>& host) : size_(static_cast<int>(host.size())) {
+    if (host.empty()) return;
+    const std::size_t bytes = host.size() * sizeof(T);
+    data_ = std::shared_ptr<void>(device_alloc(bytes), [](void* p) {
+      // NOTE: a table may outlive the driver at the end of the process; nothing to do then.
+      cudaFree(p);
+    });
+    device_upload(data_.get(), host.data(), bytes);
+  }
+  const T* data() const { return static_cast<const T*>(data_.get()); }
+  int size() const { return size_; }
+
+ private:
+  std::shared_ptr<void> data_;
+  int size_ = 0;
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,71 @@
+// The compiled kernels of the linear form, by input type and padded width: what the host launches.
+#pragma once
+
+#include "mhla/cuda/sm80/linear_args.h"
+#include "mhla/cuda/sm80/mixing_args.h"
+
+namespace mhla::cuda {
+
+template <typename Args>
+using Kernel = void (*)(Args);
+
+// A kernel and its shared memory as a function of the row tiles in flight.
+struct LinearKernel {
+  Kernel<LinearArgs> entry;
+  int bytes[2];  // with one and with two stages
+};
+
+struct LinearKernels {
+  int dk, dv;  // padded widths: all of dk, one tile of dv
+  int rows;    // tokens of a tile
+  int threads;
+  int carry_floats;  // per summary and dv tile
+  LinearKernel summaries, readout, backward_q, backward_kv;
+  LinearKernel readout_causal, backward_q_causal, backward_kv_causal;
+};
+
+struct MixKernel {
+  Kernel<MixArgs> entry;
+  int rows;
+  int bytes_one_step, bytes;  // shared memory when one step covers all columns, and otherwise
+};
+struct WeightGradientKernel {
+  Kernel<WeightGradientArgs> entry;
+  int tile;
+  int bytes;
+};
+
+inline constexpr int kMixKernels = 5, kWeightGradientKernels = 3;
+
+// What depends on the input type only.
+struct TypeKernels {
+  int summary_size;  // bytes of an element of a summary
+  Kernel<PrepareArgs> prepare_weights;
+  MixKernel mix[kMixKernels], mix_transposed[kMixKernels];  // by rows, ascending
+  int mix_columns;                                          // entries per thread block
+  WeightGradientKernel weight_gradient[kWeightGradientKernels];  // by tile, ascending
+  Kernel<LinearArgs> key_sums, row_products, row_factors;
+  Kernel<LinearArgs> denominator_backward_q, denominator_backward_k;
+};
+
+// One file each: linear_<type>_<dk>.cu and types_<type>.cu.
+#define MHLA_LINEAR_KERNELS(type)                \
+  const LinearKernels& linear_kernels_##type##_32();  \
+  const LinearKernels& linear_kernels_##type##_64();  \
+  const LinearKernels& linear_kernels_##type##_80();  \
+  const LinearKernels& linear_kernels_##type##_96();  \
+  const LinearKernels& linear_kernels_##type##_128(); \
+  const LinearKernels& linear_kernels_##type##_256(); \
+  const TypeKernels& type_kernels_##type();
+MHLA_LINEAR_KERNELS(bf16)
+MHLA_LINEAR_KERNELS(f16)
+MHLA_LINEAR_KERNELS(f32)
+#undef MHLA_LINEAR_KERNELS
+
+Kernel<MixArgs> mix_vectors_kernel(bool transposed);
+Kernel<WeightGradientArgs> vector_gradient_kernel();
+Kernel<ReduceArgs> reduce_gradient_kernel();
+inline constexpr int kMixThreadsOfKernels = 256, kDenominatorThreads = 128;
+inline constexpr int kVectorRowsOfKernels = 8, kVectorGradientTile = 16;
+
+}  // namespace mhla::cuda

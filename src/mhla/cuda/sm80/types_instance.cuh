@@ -1,0 +1,45 @@
+// Fills the table of the kernels that depend on the input type only.
+#pragma once
+
+#include "mhla/cuda/sm80/denominators.cuh"
+#include "mhla/cuda/sm80/linear_kernels.h"
+#include "mhla/cuda/sm80/mixing.cuh"
+#include "mhla/cuda/sm80/mixing_vectors.cuh"
+
+namespace mhla::cuda {
+
+template <typename G, int MI, bool kTransposed>
+MixKernel mix_kernel() {
+  using M = Mix<G, MI, kTransposed>;
+  return {mix<G, MI, kTransposed>, M::kRows, M::bytes(1), M::bytes(kMixStages)};
+}
+
+template <typename W, typename G>
+WeightGradientKernel weight_gradient_kernel() {
+  return {weight_gradient<W, G>, W::kTile, W::kBytes};
+}
+
+template <typename T>
+const TypeKernels& type_kernels() {
+  using G = typename SummaryOf<T>::type;
+  static const TypeKernels kernels{
+      .summary_size = static_cast<int>(sizeof(G)),
+      .prepare_weights = prepare_weights<G>,
+      .mix = {mix_kernel<G, 1, false>(), mix_kernel<G, 2, false>(), mix_kernel<G, 4, false>(),
+              mix_kernel<G, 5, false>(), mix_kernel<G, 8, false>()},
+      .mix_transposed = {mix_kernel<G, 1, true>(), mix_kernel<G, 2, true>(),
+                         mix_kernel<G, 4, true>(), mix_kernel<G, 5, true>(),
+                         mix_kernel<G, 8, true>()},
+      .mix_columns = Mix<G, 1, false>::kCols,
+      .weight_gradient = {weight_gradient_kernel<WeightGradient<G, 16, 1, 1, 8, 256>, G>(),
+                          weight_gradient_kernel<WeightGradient<G, 64, 2, 2, 2, 64>, G>(),
+                          weight_gradient_kernel<WeightGradient<G, 128, 4, 2, 1, 64>, G>()},
+      .key_sums = key_sums<T>,
+      .row_products = row_products<T>,
+      .row_factors = row_factors<T>,
+      .denominator_backward_q = denominator_backward_q<T>,
+      .denominator_backward_k = denominator_backward_k<T>};
+  return kernels;
+}
+
+}  // namespace mhla::cuda
