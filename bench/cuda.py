@@ -39,7 +39,8 @@ def parse_arguments():
     parser.add_argument("--quick", action="store_true", help="skip the compiled composition")
     parser.add_argument("--no-peers", action="store_true", help="time only ours")
     parser.add_argument("--no-verify", action="store_true", help="time unverified kernels")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers; - for standard output")
+    parser.add_argument("--json", metavar="FILE", nargs="?", const="-",
+                        help="write all numbers; without FILE to standard output")
     arguments = parser.parse_args()
     known = {shape.name.lower(): shape for shape in SHAPES + TINY}
     names = arguments.shape or [s.name for s in (SHAPES if torch.cuda.is_available() else TINY)]
@@ -119,16 +120,9 @@ def our_calls(plan, sets, device, what):
     return made
 
 
-def measure_shape(shape, arguments, bandwidth, device):
-    case = shape.case
-    if arguments.normalizer and case.mask == "none":
-        case = dataclasses.replace(case, normalizer=arguments.normalizer)
-    whats = {"forward": ["forward"], "backward": ["forward+backward"],
-             "both": ["forward", "forward+backward"]}[arguments.what]
-    names = arguments.implementation or libmhla.implementations(device)
-    text = case.text(device)
-    planned = None
-    plans, refused = {}, {}
+def plans_of(text, names):
+    """The plans of those that serve the problem, the others' reasons, the planner's choice."""
+    plans, refused, planned = {}, {}, None
     try:
         planned = libmhla.plan(text).implementation
     except libmhla.Refused as refusal:
@@ -138,40 +132,59 @@ def measure_shape(shape, arguments, bandwidth, device):
             plans[name] = libmhla.plan(text, name)
         except libmhla.Refused as refusal:
             refused[name] = libmhla.reason(refusal, name)
+    return plans, refused, planned
+
+
+def verify(case, plans, seed, device, backward):
+    truth = Truth(case, make_inputs(case, seed, device))
+    errors = {}
+    for name, plan in plans.items():
+        errors[name] = truth.worst(plan, backward)
+        log(f"  {name}: error {errors[name][0]:.2f} of the limit ({errors[name][1]})")
+    return errors
+
+
+def measure_shape(shape, arguments, bandwidth, device):
+    case = shape.case
+    if arguments.normalizer and case.mask == "none":
+        case = dataclasses.replace(case, normalizer=arguments.normalizer)
+    whats = {"forward": ["forward"], "backward": ["forward+backward"],
+             "both": ["forward", "forward+backward"]}[arguments.what]
+    text = case.text(device)
+    names = arguments.implementation or libmhla.implementations(device)
+    plans, refused, planned = plans_of(text, names)
     seed = torch.seed() % 2**31
-    verified = {}
+    errors = {}
     if plans and not arguments.no_verify:
-        truth = Truth(case, make_inputs(case, seed, device))
-        for name, plan in plans.items():
-            verified[name] = truth.worst(plan, backward=whats[-1] != "forward")
-            log(f"  {name}: error {verified[name][0]:.2f} of the limit ({verified[name][1]})")
-        del truth
+        errors = verify(case, plans, seed, device, backward=arguments.what != "forward")
     count = timing.input_sets(shape.forward_bytes(), device != "cpu")
     sets = [{**make_inputs(case, seed + 1 + i, device), "case": case} for i in range(count)]
     rows = []
-    for index, what in enumerate(whats):
-        floor_ms = shape.floor_bytes(what) / bandwidth * 1e3
+    for what in whats:
         baselines, failures = {}, {}
         if not arguments.no_peers:
             baselines, failures = measure_peers(case, sets, what, not arguments.quick)
-        target = shape.target[0 if what == "forward" else 1] if shape.target else None
-        common = dict(shape=shape.name, what=what, problem=text, floor_ms=floor_ms, target=target,
-                      planned=planned, baselines=baselines, baseline_failures=failures,
-                      refused=refused, input_sets=count, seed=seed)
+        common = dict(shape=shape.name, what=what, problem=text, planned=planned, refused=refused,
+                      floor_ms=shape.floor_bytes(what) / bandwidth * 1e3,
+                      target=shape.target[what != "forward"] if shape.target else None,
+                      baselines=baselines, baseline_failures=failures, input_sets=count, seed=seed)
         for name, plan in plans.items():
             ms = timing.median_ms(our_calls(plan, sets, device, what))
-            log(f"  {what} {name}: {ms * 1e3:.1f} us, {ms / floor_ms:.2f} x floor")
-            error = verified.get(name, (None, None))
-            rows.append(dict(common, implementation=name, ms=ms, multiple=ms / floor_ms,
-                             error_over_limit=error[0], worst_result=error[1],
-                             forward_workspace_bytes=plan.forward_workspace,
-                             backward_workspace_bytes=plan.backward_workspace,
-                             ratio={peer: t / ms for peer, t in baselines.items()}))
+            rows.append(our_row(common, plan, ms, errors.get(name, (None, None))))
         if not plans:
             rows.append(dict(common, implementation=None, ms=None, multiple=None, ratio={},
-                             error_over_limit=None, worst_result=None,
-                             forward_workspace_bytes=None, backward_workspace_bytes=None))
+                             error_over_limit=None, worst_result=None))
     return rows
+
+
+def our_row(common, plan, ms, error):
+    multiple = ms / common["floor_ms"]
+    log(f"  {common['what']} {plan.implementation}: {ms * 1e3:.1f} us, {multiple:.2f} x floor")
+    return dict(common, implementation=plan.implementation, ms=ms, multiple=multiple,
+                error_over_limit=error[0], worst_result=error[1],
+                forward_workspace_bytes=plan.forward_workspace,
+                backward_workspace_bytes=plan.backward_workspace,
+                ratio={peer: time / ms for peer, time in common["baselines"].items()})
 
 
 def measure_peers(case, sets, what, compiled):
@@ -207,8 +220,8 @@ def main():
         with open(arguments.json, "w") as file:
             json.dump(result, file, indent=1)
     table.show(result, sys.stderr if arguments.json == "-" else sys.stdout)
-    wrong = [r for r in rows if r["error_over_limit"] is not None and not r["error_over_limit"] <= 1]
-    return 1 if wrong else 0
+    errors = [r["error_over_limit"] for r in rows if r["error_over_limit"] is not None]
+    return 0 if all(error <= 1 for error in errors) else 1
 
 
 if __name__ == "__main__":

@@ -54,5 +54,6 @@ def show(result, out):
         spaces = "/".join(f"{row[name] / 1e6:.1f}"
                           for name in ("forward_workspace_bytes", "backward_workspace_bytes"))
         line(f"{shape:14} {implementation:20} {number(fwd and fwd['ms'] * 1e3, '{:.1f}'):>9} "
-             f"{number(fwd and fwd['multiple']):>7} {number(both and both['ms'] * 1e3, '{:.1f}'):>10}"
-             f" {number(both and both['multiple']):>7} {spaces:>14} {verdict:>11}")
+             f"{number(fwd and fwd['multiple']):>7} "
+             f"{number(both and both['ms'] * 1e3, '{:.1f}'):>10} "
+             f"{number(both and both['multiple']):>7} {spaces:>14} {verdict:>11}")

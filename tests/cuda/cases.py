@@ -58,7 +58,7 @@ class Layout:
 
     @functools.cached_property
     def table(self):
-        """[blocks, slots] token numbers, -1 where a ragged block lacks the coordinates of a slot."""
+        """[blocks, slots] token numbers, -1 where a ragged block has no such coordinates."""
         slots = list(itertools.product(*map(range, self.extent)))
         rows = torch.full((len(self.boxes), len(slots)), -1, dtype=torch.int64)
         coordinates = torch.tensor(slots)  # [slots, axes]
@@ -170,7 +170,7 @@ class Case:
 
 
 def make_inputs(case, seed, device):
-    """q, k, v, mixing, d_o and, when separate, q_den and k_den, in the memory layout of the case."""
+    """q, k, v, mixing, d_o and, when separate, q_den and k_den, strided as the case says."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(*shape):

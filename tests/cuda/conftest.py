@@ -1,4 +1,4 @@
-"""Fresh random inputs every run, a printed seed, and a short account of what passed and what did not."""
+"""Fresh random inputs every run, a printed seed, and a short account of the outcome."""
 
 import collections
 import os

@@ -1,4 +1,4 @@
-"""Buffers that notice a write outside of what was asked for, and an element that was not written."""
+"""Buffers that notice a write outside of what was asked for, and an element never written."""
 
 import torch
 
@@ -10,7 +10,7 @@ POISON = 0xFF  # every byte 0xFF is a NaN in f16, bf16, f32 and f64
 
 
 class Guarded:
-    """A tensor inside a larger allocation; everything around and between its elements is watched."""
+    """A tensor inside a larger allocation; all that lies around and between it is watched."""
 
     def __init__(self, shape, dtype, device, strides=None):
         size = torch.empty(0, dtype=dtype).element_size()

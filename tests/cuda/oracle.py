@@ -1,4 +1,4 @@
-"""What the operator must compute, three times: dense in f64, block by block in any precision.
+"""What the operator must compute, in two forms that share no factorisation.
 
 `dense` is the definition (scores weighted by the mixing matrix, nothing factored). `blockwise` is
 the linear form as a user composes it from PyTorch operations: in f64 it is the oracle of large

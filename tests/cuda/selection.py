@@ -1,4 +1,4 @@
-"""The cases: sizes at every tile edge, every form, every memory layout. Few and small on the CPU."""
+"""The cases: sizes at every tile edge, every form and memory layout. Small ones on the CPU."""
 
 import torch
 

@@ -82,7 +82,8 @@ def report(rows):
     lines = [f"{'result':10} {'rms error':>10} {'naive':>10} {'limit':>10} {'max error':>10}"
              f" {'naive':>10} {'limit':>10} {'rms value':>10}"]
     for r in rows:
-        lines.append(f"{r['name']:10} {r['rms']:10.3g} {r['naive_rms']:10.3g} {r['limit_rms']:10.3g}"
+        lines.append(f"{r['name']:10} {r['rms']:10.3g} {r['naive_rms']:10.3g}"
+                     f" {r['limit_rms']:10.3g}"
                      f" {r['max']:10.3g} {r['naive_max']:10.3g} {r['limit_max']:10.3g}"
                      f" {r['reference_rms']:10.3g}{'' if r['ok'] else '   <- too large'}")
     return "\n".join(lines)
