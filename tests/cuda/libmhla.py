@@ -109,8 +109,8 @@ class Plan:
     """One problem on one implementation: `implementation=None` takes the planner's choice."""
 
     def __init__(self, text, implementation=None, threads=0):
+        self._handle = c_void_p()  # first: __del__ runs even when the rest fails
         lib = library()
-        self._handle = c_void_p()
         problem = c_void_p()
         _check(lib.mhla_problem_create(text.encode(), byref(problem)))
         try:
