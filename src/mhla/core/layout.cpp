@@ -10,8 +10,9 @@
 namespace mhla {
 namespace {
 
-// A table of blocks is kept per layout, so their number is bounded by memory, not by int64.
-constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 24;
+// A table of blocks is kept per layout. 2^18 blocks of 64 tokens are 16 million tokens, and no
+// mixing matrix comes near; more is a typing error that would cost seconds and gigabytes.
+constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 18;
 
 std::string join(const std::vector<std::int64_t>& values, const char* separator) {
   std::string text;
