@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 
 # NOTE: this folder must leave the path, or `import cuda` inside PyTorch finds this file.
@@ -199,6 +200,24 @@ def measure_peers(case, sets, what, compiled):
     return times, failures
 
 
+def measure_all(arguments, result, bandwidth, device):
+    """Fills result["rows"] and the file shape by shape; what a time limit leaves is reported."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for shape in arguments.shapes:
+            log(shape.name)
+            result["rows"] += measure_shape(shape, arguments, bandwidth, device)
+            if arguments.json not in (None, "-"):
+                with open(arguments.json, "w") as file:
+                    json.dump(result, file, indent=1)
+            if device != "cpu":
+                torch.cuda.empty_cache()
+    except KeyboardInterrupt:
+        log("stopped before the end")
+        return False
+    return True
+
+
 def main():
     arguments = parse_arguments()
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -206,22 +225,14 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     bandwidth = timing.copy_bandwidth(device)
     log(f"{machine}: copy {bandwidth * 1e-12:.2f} TB/s, {libmhla.library_path()}")
-    rows = []
-    for shape in arguments.shapes:
-        log(shape.name)
-        rows += measure_shape(shape, arguments, bandwidth, device)
-        if device != "cpu":
-            torch.cuda.empty_cache()
     result = dict(machine=machine, torch=torch.__version__, copy_bytes_per_second=bandwidth,
-                  rows=rows)
+                  rows=[])
+    complete = measure_all(arguments, result, bandwidth, device)
     if arguments.json == "-":
         print(json.dumps(result, indent=1))
-    elif arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(result, file, indent=1)
     table.show(result, sys.stderr if arguments.json == "-" else sys.stdout)
-    errors = [r["error_over_limit"] for r in rows if r["error_over_limit"] is not None]
-    return 0 if all(error <= 1 for error in errors) else 1
+    errors = [r["error_over_limit"] for r in result["rows"] if r["error_over_limit"] is not None]
+    return 0 if complete and all(error <= 1 for error in errors) else 1
 
 
 if __name__ == "__main__":
