@@ -1,0 +1,176 @@
+// Times the CPU kernels at the shapes of the models: GFLOP/s beside the peak of their inner loop.
+//
+// mhla-bench-cpu-kernels [word...]: only shapes whose line contains every word (wan, f32, 2t).
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mhla/core/half.h"
+#include "mhla/cpu/kernels.h"
+#include "mhla/mhla.h"
+
+namespace {
+
+using mhla::BlockLayout;
+using mhla::DType;
+using mhla::Problem;
+using mhla::TensorView;
+
+struct Shape {
+  const char* name;
+  Problem problem;
+};
+
+std::vector<Shape> shapes() {
+  using mhla::Mask;
+  using mhla::Normalizer;
+  const auto vision = [](std::int64_t batch, std::int64_t heads, std::int64_t d, BlockLayout layout) {
+    return Problem{.batch = batch, .heads = heads, .dk = d, .dv = d, .layout = std::move(layout)};
+  };
+  const auto lm = [](std::int64_t tokens) {
+    return Problem{.heads = 4,
+                   .dk = 128,
+                   .dv = 256,
+                   .layout = BlockLayout::sequence(tokens, {.block = {64}}),
+                   .mask = Mask::causal,
+                   .normalizer = Normalizer::none};
+  };
+  return {
+      {"deit-t", vision(8, 3, 64, BlockLayout::grid({16, 16}, {.block = {4, 4}}))},
+      {"dit-s-512", vision(4, 6, 64, BlockLayout::grid({32, 32}, {.block = {8, 8}}))},
+      {"vlt", vision(2, 2, 32, BlockLayout::grid({56, 56}, {.block = {8, 8}}))},
+      {"wan", vision(1, 12, 128, BlockLayout::grid({21, 30, 50}, {.blocks = {3, 5, 10}}))},
+      {"dit-s-4096", vision(1, 6, 64, BlockLayout::grid({256, 256}, {.block = {16, 16}}))},
+      {"lm-2k", lm(2048)},
+      {"lm-32k", lm(32768)},
+  };
+}
+
+double seconds(const std::function<void()>& call, double budget) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e30, spent = 0;
+  for (int i = 0; i < 3 || spent < budget; ++i) {
+    const auto start = Clock::now();
+    call();
+    const std::chrono::duration<double> took = Clock::now() - start;
+    best = std::min(best, took.count());
+    spent += took.count();
+  }
+  return best;
+}
+
+// Inputs are slices of one fused [B, N, H, dk + dk + dv ...] projection, as a model has them.
+class Tensors {
+ public:
+  explicit Tensors(const Problem& p) : p_(p) {
+    const std::int64_t n = p.layout.tokens();
+    stride_ = p.heads * (2 * p.dk + p.dv);
+    fused_ = memory(p.batch * n * stride_);
+    o_ = memory(p.batch * n * p.heads * p.dv);
+    d_o_ = memory(p.batch * n * p.heads * p.dv);
+    d_fused_ = memory(p.batch * n * stride_);
+    const std::int64_t m = p.layout.mixing_size();
+    mixing_.assign(static_cast<std::size_t>(m * m), 1.0f / static_cast<float>(m));
+    d_mixing_.resize(mixing_.size());
+  }
+  TensorView slice(std::vector<char>& from, std::int64_t offset, std::int64_t width) const {
+    TensorView view = TensorView::contiguous(
+        from.data() + static_cast<std::size_t>(offset) * mhla::size_of(p_.dtype), p_.dtype,
+        {p_.batch, p_.layout.tokens(), p_.heads, width});
+    view.strides = {p_.layout.tokens() * stride_, stride_, width, 1};
+    return view;
+  }
+  TensorView output(std::vector<char>& from) const {
+    return TensorView::contiguous(from.data(), p_.dtype,
+                                  {p_.batch, p_.layout.tokens(), p_.heads, p_.dv});
+  }
+  mhla::ForwardInputs inputs() {
+    return {.q = slice(fused_, 0, p_.dk),
+            .k = slice(fused_, p_.heads * p_.dk, p_.dk),
+            .v = slice(fused_, 2 * p_.heads * p_.dk, p_.dv),
+            .mixing = matrix(mixing_)};
+  }
+  mhla::ForwardOutputs outputs() { return {.o = output(o_)}; }
+  mhla::BackwardInputs backward_inputs() {
+    const mhla::ForwardInputs in = inputs();
+    return {.q = in.q, .k = in.k, .v = in.v, .mixing = in.mixing, .o = output(o_),
+            .d_o = output(d_o_)};
+  }
+  mhla::BackwardOutputs gradients() {
+    return {.d_q = slice(d_fused_, 0, p_.dk),
+            .d_k = slice(d_fused_, p_.heads * p_.dk, p_.dk),
+            .d_v = slice(d_fused_, 2 * p_.heads * p_.dk, p_.dv),
+            .d_mixing = matrix(d_mixing_)};
+  }
+
+ private:
+  std::vector<char> memory(std::int64_t count) const {
+    std::vector<char> bytes(static_cast<std::size_t>(count) * mhla::size_of(p_.dtype));
+    mhla::with_dtype(p_.dtype, [&]<typename T>(T) {
+      T* x = reinterpret_cast<T*>(bytes.data());
+      std::uint32_t state = 1;
+      for (std::int64_t i = 0; i < count; ++i) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = mhla::from_float<T>(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+      }
+    });
+    return bytes;
+  }
+  static TensorView matrix(std::vector<float>& data) {
+    std::int64_t m = 0;
+    while (m * m < static_cast<std::int64_t>(data.size())) ++m;
+    return TensorView::of(data.data(), {m, m});
+  }
+
+  const Problem& p_;
+  std::int64_t stride_;
+  std::vector<char> fused_, o_, d_o_, d_fused_;
+  std::vector<float> mixing_, d_mixing_;
+};
+
+void time_shape(const Shape& shape, DType dtype, int threads, double peak) {
+  Problem p = shape.problem;
+  p.dtype = dtype;
+  const mhla::Plan plan = mhla::plan(p, {.implementation = "cpu.linear", .threads = threads});
+  Tensors tensors(p);
+  std::vector<char> memory(std::max(plan.forward_workspace(), plan.backward_workspace()) + 256);
+  void* aligned = memory.data();
+  std::size_t space = memory.size();
+  std::align(mhla::kWorkspaceAlignment, space - 256, aligned, space);
+  const mhla::Workspace workspace{aligned, space};
+  const double forward = seconds(
+      [&] { mhla::forward(plan, tensors.inputs(), tensors.outputs(), workspace); }, 0.3);
+  const double backward = seconds(
+      [&] { mhla::backward(plan, tensors.backward_inputs(), tensors.gradients(), workspace); }, 0.3);
+  const auto rate = [](double flops, double s) { return flops / s * 1e-9; };
+  std::printf("%-11s %-4s %dt  forward %9.3f ms %6.1f GFLOP/s %3.0f %%  backward %9.3f ms %6.1f "
+              "GFLOP/s %3.0f %%\n",
+              shape.name, mhla::name(dtype), threads, forward * 1e3,
+              rate(plan.cost().forward_flops, forward),
+              100 * plan.cost().forward_flops / forward / peak / threads, backward * 1e3,
+              rate(plan.cost().backward_flops, backward),
+              100 * plan.cost().backward_flops / backward / peak / threads);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double peak = mhla::cpu::kernels().peak(0.2);
+  std::printf("%s, inner loop %.1f GFLOP/s per core in f32\n", mhla::cpu::kernels().target,
+              peak * 1e-9);
+  for (const Shape& shape : shapes()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const int threads : {1, 2}) {
+        const std::string line = std::string(shape.name) + " " + mhla::name(dtype) + " " +
+                                 std::to_string(threads) + "t";
+        bool wanted = true;
+        for (int i = 1; i < argc; ++i) wanted = wanted && line.find(argv[i]) != std::string::npos;
+        if (wanted) time_shape(shape, dtype, threads, peak);
+      }
+    }
+  }
+}

@@ -1,0 +1,121 @@
+// The SIMD kernels as an entry of the planner.
+#include "mhla/core/cost.h"
+#include "mhla/core/implementation.h"
+#include "mhla/cpu/kernels.h"
+
+namespace mhla {
+namespace {
+
+using cpu::Index;
+
+// Heads with more work than this are shared by all threads, which then need one set of summaries;
+// smaller ones go to single threads, which saves the barriers.
+constexpr double kSharedHeadFlops = 100e6;
+
+struct Schedule {
+  Schedule(const Problem& problem, int thread_count, double head_flops)
+      : threads(thread_count), heads(cpu::head_count(problem)), alone(0) {
+    if (threads > 1 && head_flops < kSharedHeadFlops) alone = heads / threads * threads;
+    if (threads == 1) alone = heads;
+    slots = std::min<Index>(threads, std::max<Index>(alone, 1));
+  }
+  Index threads, heads, alone, slots;
+};
+
+double flops_per_head(const Problem& problem, bool backward) {
+  const Cost cost = linear_cost(problem);
+  const double heads = static_cast<double>(std::max<Index>(cpu::head_count(problem), 1));
+  return (backward ? cost.backward_flops : cost.forward_flops) / heads;
+}
+
+struct Memory {
+  Memory(const Problem& problem, bool backward, const Schedule& schedule, void* data) {
+    cpu::Arena arena(data);
+    for (Index i = 0; i < schedule.slots; ++i) slots.emplace_back(problem, backward, arena);
+    for (Index i = 0; i < schedule.threads; ++i) scratch.emplace_back(problem, backward, arena);
+    bytes = arena.bytes();
+  }
+  std::vector<cpu::Slot> slots;
+  std::vector<cpu::Scratch> scratch;
+  std::size_t bytes = 0;
+};
+
+Schedule schedule_for(const Problem& problem, int threads, bool backward) {
+  return Schedule(problem, threads, flops_per_head(problem, backward));
+}
+
+std::size_t workspace_bytes(const Problem& problem, int threads, bool backward) {
+  return Memory(problem, backward, schedule_for(problem, threads, backward), nullptr).bytes;
+}
+
+// The setting of OpenMP may have changed since the plan was made; its workspace has not.
+Schedule schedule_within(const PlanData& plan, bool backward) {
+  int threads = cpu::thread_count(plan.options.threads);
+  const std::size_t bytes = backward ? plan.backward_workspace : plan.forward_workspace;
+  while (threads > 1 && workspace_bytes(plan.problem, threads, backward) > bytes) --threads;
+  return schedule_for(plan.problem, threads, backward);
+}
+
+std::optional<std::string> refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cpu) {
+    return "runs on the CPU, the problem is on " + to_string(problem.device);
+  }
+  if (problem.dtype == DType::f64) return "has no f64 kernels";
+  constexpr Index kWidest = 8192;
+  if (std::max(problem.dk, problem.dv) > kWidest) return "serves dk and dv up to 8192";
+  return std::nullopt;
+}
+
+double predict_seconds(const Problem& problem, const PlanOptions& options) {
+  constexpr double kRate = 60e9;  // flop/s of one core, a cautious share of what Zen 4 reaches
+  return linear_cost(problem).forward_flops / (kRate * cpu::thread_count(options.threads));
+}
+
+std::size_t forward_bytes(const Problem& problem, const PlanOptions& options) {
+  return workspace_bytes(problem, cpu::thread_count(options.threads), false);
+}
+
+std::size_t backward_bytes(const Problem& problem, const PlanOptions& options) {
+  return workspace_bytes(problem, cpu::thread_count(options.threads), true);
+}
+
+template <typename Call, typename In, typename Out>
+void run(const PlanData& plan, const In& in, const Out& out, const Workspace& workspace,
+         bool backward, void (*kernel)(const Call&, cpu::Team&)) {
+  const Schedule schedule = schedule_within(plan, backward);
+  const Memory memory(plan.problem, backward, schedule, workspace.data);
+  const Call call{plan.problem,   in,           out,           schedule.heads,
+                  schedule.alone, memory.slots, memory.scratch};
+  const std::pair<const Call&, decltype(kernel)> context{call, kernel};
+  cpu::Team::run(
+      static_cast<int>(schedule.threads),
+      [](void* data, cpu::Team& team) {
+        const auto& [shared, function] = *static_cast<decltype(context)*>(data);
+        function(shared, team);
+      },
+      const_cast<void*>(static_cast<const void*>(&context)));
+}
+
+void run_forward(const PlanData& plan, const ForwardInputs& in, const ForwardOutputs& out,
+                 const Workspace& workspace, Stream) {
+  run<cpu::ForwardCall>(plan, in, out, workspace, false, cpu::kernels().forward);
+}
+
+void run_backward(const PlanData& plan, const BackwardInputs& in, const BackwardOutputs& out,
+                  const Workspace& workspace, Stream) {
+  run<cpu::BackwardCall>(plan, in, out, workspace, true, cpu::kernels().backward);
+}
+
+constexpr Implementation kLinear{.name = "cpu.linear",
+                                 .refuses = refuses,
+                                 .predict_seconds = predict_seconds,
+                                 .forward_workspace = forward_bytes,
+                                 .backward_workspace = backward_bytes,
+                                 .forward = run_forward,
+                                 .backward = run_backward};
+
+}  // namespace
+
+std::vector<const Implementation*> cpu_implementations() { return {&kLinear}; }
+
+}  // namespace mhla

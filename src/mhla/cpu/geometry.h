@@ -1,0 +1,128 @@
+// Sizes, heads and workspace that the kernels of every instruction set agree on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "mhla/core/implementation.h"
+
+namespace mhla::cpu {
+
+using Index = std::ptrdiff_t;
+
+// Row-major operands are cut into chunks of this many columns. The stride between their rows is a
+// compile-time constant with an odd number of cache lines, so that rows fall into different sets.
+inline constexpr Index kChunk = 256;
+inline constexpr Index kRowStride = kChunk + 16;
+// Tokens that are packed at once: a chunk of scores then is one row-major chunk.
+inline constexpr Index kTokens = 256;
+inline constexpr Index kWidestLanes = 16;
+
+constexpr Index round_up(Index x, Index multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// All that is summed and mixed of one block, flattened: the matrix K^T V or V^T K as panels, then
+// the key sum (exact normaliser) or q . z by coordinate (shared_position). Mixing walks over it in
+// panels of two vectors, whatever they mean.
+struct Flat {
+  Flat(const Problem& problem, bool transposed, Index lanes);
+
+  Index rows, width;   // of the summary matrix
+  Index extra;         // where the normaliser's part begins
+  Index extra_length;  // without padding
+  Index size;          // a multiple of two vectors
+};
+
+struct Geometry {
+  Geometry(const Problem& problem, Index lanes);
+
+  Index tokens;              // packed at once, at most kTokens
+  Index dk_chunks, dv_chunks;
+  Index dk_padded, dv_padded;  // to whole vectors
+  Index mq, mk;                // blocks of the longest sequence
+  Index box[3];                // largest block, per axis: coordinates of shared_position
+  bool normalized, shared, causal;
+};
+
+// One (batch, head, sequence): where its rows are.
+struct Rows {
+  char* data = nullptr;  // token 0
+  Index stride = 0;      // elements
+};
+
+struct Head {
+  const Block* query_blocks;
+  const Block* key_blocks;
+  Index mq, mk;
+  Rows q, k, v, q_den, k_den, o, d_o;
+  Rows d_q, d_k, d_v, d_q_den, d_k_den;
+  const float* mixing;
+  Index mixing_stride;
+};
+
+// Number of (batch, head, sequence) and how to reach one.
+Index head_count(const Problem& problem);
+Head forward_head(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out, Index at);
+Head backward_head(const Problem& problem, const BackwardInputs& in, const BackwardOutputs& out,
+                   Index at);
+
+// Blocks follow each other at a distance that is no multiple of a large power of two, which would
+// put them all into the same sets of the caches.
+constexpr Index mixed_stride(Index flat_size, Index lanes) {
+  return (flat_size / (2 * lanes) | 1) * 2 * lanes;
+}
+
+// Hands out parts of a workspace; without memory it only counts.
+class Arena {
+ public:
+  explicit Arena(void* data) : data_(static_cast<char*>(data)) {}
+  float* floats(Index count) { return static_cast<float*>(take(count * Index{sizeof(float)})); }
+  Index* indices(Index count) { return static_cast<Index*>(take(count * Index{sizeof(Index)})); }
+  std::size_t bytes() const { return static_cast<std::size_t>(used_); }
+
+ private:
+  void* take(Index bytes) {
+    void* part = data_ ? data_ + used_ : nullptr;
+    used_ += round_up(bytes, kWorkspaceAlignment);
+    return part;
+  }
+  char* data_;
+  Index used_ = 0;
+};
+
+// What one thread packs into.
+struct Scratch {
+  Scratch(const Problem& problem, bool backward, Arena& arena);
+
+  float* a;        // row-major, chunks of kTokens rows
+  float* a2;       // backward or causal: a second one
+  float* a3;       // causal backward
+  float* scores;   // causal: row-major [tokens, tokens]
+  float* scores2;  // causal backward
+  float* b;        // panels [tokens, dk or dv]
+  float* b2;       // backward or causal
+  float* b3;       // causal backward
+  float* result;   // [tokens, dk or dv padded]
+  float* row;      // a few vectors of dk
+  float* factor;   // a few vectors of tokens
+  Index* at;       // tokens of the chunk
+};
+
+// The summaries of a head in flight.
+struct Slot {
+  Slot(const Problem& problem, bool backward, Arena& arena);
+
+  float* summaries;  // S [panel, key block, two vectors]
+  float* mixed;      // S~ [query block, Flat::size]
+  float* mixing;     // packed for products: m, tile by tile
+  // Backward.
+  float* d_mixed;     // dS~ [panel, query block, two vectors]
+  float* d_summaries;  // dS [key block, Flat::size]
+  float* mixing_t;     // packed m^T
+  float* d_mixing;     // this head's share [Mq, Mk]
+  float* sums;         // shared_position: z_b [key block, dk]
+  float* inverse;      // scale / denominator, by token of the layout
+  float* d_denominator;  // scale * d_den, by token of the layout
+};
+
+}  // namespace mhla::cpu

@@ -1,0 +1,243 @@
+// What forward and backward of one head share: summaries, their mixture, denominators.
+#if defined(MHLA_CPU_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_CPU_HEAD_INL_H_
+#undef MHLA_CPU_HEAD_INL_H_
+#else
+#define MHLA_CPU_HEAD_INL_H_
+#endif
+
+#include "mhla/cpu/pack-inl.h"
+#include "mhla/cpu/product-inl.h"
+#include "mhla/cpu/team.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+
+inline constexpr Index kPanelsAtOnce = 8;  // of the flattened summaries, per piece of mixing work
+
+HWY_INLINE float Dot(const float* a, const float* b, Index padded) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (Index x = 0; x < padded; x += kLanes) sum = hn::MulAdd(Load(a + x), Load(b + x), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+// y += factor * x
+HWY_INLINE void AddScaled(float factor, const float* x, float* y, Index padded) {
+  const VF f = hn::Set(DF(), factor);
+  for (Index i = 0; i < padded; i += kLanes) Store(hn::MulAdd(f, Load(x + i), Load(y + i)), y + i);
+}
+// The same with row t of a row-major operand of `width` columns.
+HWY_INLINE float RowDot(const float* rows, Index t, const float* with, Index width) {
+  float sum = 0;
+  for (Index x = 0; x < width; x += kChunk) {
+    const float* row = rows + x / kChunk * (kTokens * kRowStride) + t * kRowStride;
+    sum += Dot(row, with + x, round_up(std::min(kChunk, width - x), kLanes));
+  }
+  return sum;
+}
+HWY_INLINE void AddScaledRow(float factor, const float* rows, Index t, float* y, Index width) {
+  for (Index x = 0; x < width; x += kChunk) {
+    const float* row = rows + x / kChunk * (kTokens * kRowStride) + t * kRowStride;
+    AddScaled(factor, row, y + x, round_up(std::min(kChunk, width - x), kLanes));
+  }
+}
+
+// Row-major [count, width] to panels [width, count]; columns up to a whole vector are zero.
+inline void TransposeRows(const float* rows, Index count, Index width, float* to) {
+  const Panels panels(count);
+  for (Index t = 0; t < panels.columns; ++t) {
+    const Index j = t / kPanel, step = panels.width(j);
+    float* column = to + panels.offset(j, width) + t % kPanel;
+    for (Index x = 0; x < width; ++x) {
+      column[x * step] =
+          t < count ? rows[x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk] : 0.0f;
+    }
+  }
+}
+
+HWY_INLINE void Clear(float* x, Index padded) { std::fill(x, x + padded, 0.0f); }
+
+// `transposed`: summaries are V^T K instead of K^T V, which is what gradients need.
+template <class T>
+class HeadPass {
+ public:
+  HeadPass(const Problem& problem, const Head& head, const Slot& slot, const Scratch& scratch,
+           bool transposed)
+      : p_(problem),
+        head_(head),
+        slot_(slot),
+        s_(scratch),
+        g_(problem, kLanes),
+        f_(problem, transposed, kLanes),
+        stride_(mixed_stride(f_.size, kLanes)),
+        map_(problem.feature_map),
+        transposed_(transposed) {}
+
+ protected:
+  // S_b and S~_i of the whole head.
+  void PrepareMixed(Team& team) {
+    const Stack stack(slot_.summaries, head_.mk);
+    team.each(head_.mk + 1, [&](Index b) HWY_ATTR {
+      if (b > 0) return Summarize(stack, b - 1);
+      PackMixing(head_.mq, head_.mk, slot_.mixing, [&](Index i, Index c) HWY_ATTR {
+        return c < Closed(i) ? Weight(i, c) : 0.0f;
+      });
+    });
+    const Index panels = f_.size / kPanel;
+    team.each((panels + kPanelsAtOnce - 1) / kPanelsAtOnce, [&](Index at) HWY_ATTR {
+      Mix(slot_.mixing, head_.mq, head_.mk, stack, slot_.mixed, stride_, at * kPanelsAtOnce,
+          std::min(panels, (at + 1) * kPanelsAtOnce), [&](Index first, Index height) HWY_ATTR {
+            return std::pair<Index, Index>(0, Closed(first + height - 1));
+          });
+    });
+  }
+
+  float Weight(Index i, Index b) const { return head_.mixing[i * head_.mixing_stride + b]; }
+  // Key blocks whose whole summary query block i sees.
+  Index Closed(Index i) const {
+    if (p_.mask == Mask::causal) return i;
+    return p_.mask == Mask::block_causal ? i + 1 : head_.mk;
+  }
+  Source<T> Queries(Index count) const { return {head_.q, s_.at, count, p_.dk, map_}; }
+  Source<T> Keys(Index count) const { return {head_.k, s_.at, count, p_.dk, map_}; }
+  Source<T> Values(Index count) const { return {head_.v, s_.at, count, p_.dv, {}}; }
+  Source<T> DenQueries(Index count) const { return {head_.q_den, s_.at, count, p_.dk, map_}; }
+  Source<T> DenKeys(Index count) const { return {head_.k_den, s_.at, count, p_.dk, map_}; }
+
+  // scale / denominator from the raw sum; a vanishing denominator gives 0.
+  float Factor(float sum) const {
+    const float scale = static_cast<float>(p_.scale);
+    if (!g_.normalized) return scale;
+    const float denominator = scale * sum + static_cast<float>(p_.denominator_eps());
+    return denominator == 0 ? 0.0f : scale / denominator;
+  }
+
+  void Summarize(const Stack& stack, Index b) {
+    const Block& block = head_.key_blocks[b];
+    Index tokens = block.tokens();
+#ifdef MHLA_BREAK_KERNEL
+    tokens -= 1;  // tests build this variant to see that verification notices
+#endif
+    float* sum = s_.row;
+    Clear(sum, g_.dk_padded);
+    const auto to = [&](Index r, Index c) HWY_ATTR {
+      return stack.at(c * f_.rows + r * std::min(kPanel, Panels(f_.width).columns - c), b);
+    };
+    const bool own_sums = g_.normalized && p_.separate_denominator;
+    for (Index begin = 0; begin < std::max<Index>(tokens, 1); begin += g_.tokens) {
+      const Index count = std::min<Index>(g_.tokens, tokens - begin);
+      ListTokens(block, begin, count, s_.at);
+      if (own_sums) PackRows(DenKeys(count), s_.a, {.sums = sum});
+      const Also sums{.sums = g_.normalized && !own_sums ? sum : nullptr};
+      if (transposed_) {
+        PackRows(Values(count), s_.a);
+        PackPanels(Keys(count), s_.b, sums);
+      } else {
+        PackRows(Keys(count), s_.a, sums);
+        PackPanels(Values(count), s_.b);
+      }
+      MultiplyTransposed(s_.a, f_.rows, count, s_.b, Panels(f_.width), nullptr, begin > 0, to);
+    }
+    for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *stack.at(f, b) = 0;
+    if (g_.shared) return OwnDenominators(stack, b, sum);
+    for (Index x = 0; x < f_.extra_length; ++x) *stack.at(f_.extra + x, b) = sum[x];
+  }
+
+  // shared_position: q . z of each query with its own block, by coordinate.
+  void OwnDenominators(const Stack& stack, Index b, const float* sum) {
+    if (slot_.sums) std::copy(sum, sum + g_.dk_padded, slot_.sums + b * g_.dk_padded);
+    const Block& block = head_.query_blocks[b];
+    for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
+      const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
+      ListTokens(block, begin, count, s_.at);
+      PackRows(DenQueries(count), s_.a, {.with = sum, .dots = s_.factor});
+      for (Index t = 0; t < count; ++t) {
+        *stack.at(f_.extra + Coordinate(block, begin + t), b) = s_.factor[t];
+      }
+    }
+  }
+
+  // Position of a block's token in the largest block's raster.
+  Index Coordinate(const Block& block, Index position) const {
+    const Index x = position % block.extent[2], y = position / block.extent[2] % block.extent[1];
+    const Index a = position / block.extent[2] / block.extent[1];
+    return (a * g_.box[1] + y) * g_.box[2] + x;
+  }
+
+  // Unscaled denominators of the tokens listed in s_.at. True when it leaves phi(q) in s_.a.
+  bool Denominators(Index i, Index begin, Index count, float* mixed, float* to) {
+    if (!g_.normalized) return false;
+    if (g_.shared) {
+      for (Index t = 0; t < count; ++t) {
+        to[t] = mixed[f_.extra + Coordinate(head_.query_blocks[i], begin + t)];
+      }
+    }
+    if (g_.causal) {
+      OpenDenominators(Weight(i, i), begin, count, mixed, to);
+    } else if (!g_.shared) {
+      PackRows(DenQueries(count), s_.a, {.with = mixed + f_.extra, .dots = to});
+      return !p_.separate_denominator;
+    }
+    return false;
+  }
+
+  // Causal: q . (z~ + weight * keys so far); shared_position adds only the keys of the open block.
+  void OpenDenominators(float weight, Index begin, Index count, float* mixed, float* to) {
+    float* sum = g_.shared ? s_.row + g_.dk_padded : mixed + f_.extra;
+    if (g_.shared && begin == 0) Clear(sum, g_.dk_padded);
+    PackRows(DenQueries(count), s_.a);
+    PackRows(DenKeys(count), s_.a2);
+    for (Index t = 0; t < count; ++t) {
+      AddScaledRow(weight, s_.a2, t, sum, p_.dk);
+      const float open = RowDot(s_.a, t, sum, p_.dk);
+      to[t] = g_.shared ? to[t] + open : open;
+    }
+  }
+
+  // Keys (s_.a2, transposed in s_.b2) and values (s_.b) of a chunk of an open block.
+  void PackOpenBlock(Index count) {
+    PackRows(Keys(count), s_.a2);
+    PackPanels(Values(count), s_.b);
+    TransposeRows(s_.a2, count, p_.dk, s_.b2);
+  }
+
+  // weight * q k^T below and on the diagonal; above it zero as far as a tile reaches.
+  void Scores(float weight, Index count, const float* queries, float* to) {
+    const RowSummand product{queries, p_.dk, s_.b2, p_.dk};
+    float* factor = s_.factor + count;
+    std::fill(factor, factor + count, weight);
+    MultiplyRows<true>(&product, 1, count, Panels(count), factor, false,
+                       [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
+    for (Index r = 0; r < count; ++r) {
+      std::fill(to + r * kRowStride + r + 1, to + r * kRowStride + std::min(count, r + kMaxRows), 0.0f);
+    }
+  }
+
+  // A block longer than a chunk: the chunk joins S~_i before the next one is read out.
+  void CloseChunk(float weight, Index count, float* mixed) {
+    float factor[kMaxRows];
+    std::fill(factor, factor + kMaxRows, weight);
+    const Panels panels(f_.width);
+    MultiplyTransposed(s_.a2, f_.rows, count, s_.b, panels, factor, true,
+                       [&](Index r, Index c) HWY_ATTR {
+                         return mixed + c * f_.rows + r * panels.width(c / kPanel);
+                       });
+  }
+
+  const Problem& p_;
+  const Head& head_;
+  const Slot& slot_;
+  const Scratch& s_;
+  const Geometry g_;
+  const Flat f_;
+  const Index stride_;  // between query blocks of slot_.mixed
+  const Map map_;
+  const bool transposed_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // MHLA_CPU_HEAD_INL_H_

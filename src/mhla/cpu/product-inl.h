@@ -1,0 +1,126 @@
+// Products over packed operands, tile by tile: S = K^T V, mixing, read-out.
+#if defined(MHLA_CPU_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_CPU_PRODUCT_INL_H_
+#undef MHLA_CPU_PRODUCT_INL_H_
+#else
+#define MHLA_CPU_PRODUCT_INL_H_
+#endif
+
+#include "mhla/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+
+// A set of flattened summaries laid out for mixing: [panel, block, two vectors].
+struct Stack {
+  float* data;
+  Index blocks;  // odd, so that panels fall into different cache sets
+
+  Stack(float* memory, Index count) : data(memory), blocks(count | 1) {}
+  float* at(Index flat, Index block) const {
+    return data + flat / kPanel * panel_stride() + block * kPanel + flat % kPanel;
+  }
+  Index panel_stride() const { return blocks * kPanel; }
+};
+
+// One row-major operand times a panel matrix [k, columns], as a summand of MultiplyRows.
+struct RowSummand {
+  const float* a;  // row-major chunks of kTokens rows
+  Index k;
+  const float* b;
+  Index b_rows;         // rows of the panel matrix, k unless only a part is used
+  bool triangle = false;  // row r uses the first r + 1 of the k columns; the rest of its tile is zero
+};
+
+inline constexpr int kMaxTerms = 40;  // of 256 columns each
+
+// Rows = sum of the summands, written to out(r, column). kLower leaves out tiles above the diagonal.
+template <bool kLower = false, class Out>
+HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, const Panels& panels,
+                             const float* scale, bool add, Out&& out) {
+  const Split split(rows);
+  for (Index j = 0; j < panels.count; ++j) {
+    const Index width = panels.width(j);
+    for (Index t = 0; t < split.tiles; ++t) {
+      const Index first = split.begin(t), height = split.height(t);
+      if (kLower && j * kPanel >= first + height) continue;
+      Term terms[kMaxTerms];
+      int used = 0;
+      for (int s = 0; s < count; ++s) {
+        const RowSummand& x = summands[s];
+        const Index k = x.triangle ? std::min(x.k, first + height) : x.k;
+        for (Index at = 0; at < k; at += kChunk) {
+          terms[used++] = {x.a + at / kChunk * (kTokens * kRowStride) + first * kRowStride,
+                           x.b + panels.offset(j, x.b_rows) + at * width, 0, width,
+                           std::min(kChunk, k - at)};
+        }
+      }
+      TileOut to;
+      for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, j * kPanel);
+      to.scale = scale ? scale + first : nullptr;
+      to.add = add;
+      TileFor<false>(height, width)(terms, used, to);
+    }
+  }
+}
+
+// A^T B over `tokens` rows of a row-major A of `rows` columns and a panel matrix B.
+template <class Out>
+HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, const float* b,
+                                   const Panels& panels, const float* scale, bool add, Out&& out) {
+  for (Index j = 0; j < panels.count; ++j) {
+    const Index width = panels.width(j);
+    for (Index chunk = 0; chunk < rows; chunk += kChunk) {
+      const Split split(std::min(kChunk, rows - chunk));
+      for (Index t = 0; t < split.tiles; ++t) {
+        const Index first = split.begin(t), height = split.height(t);
+        const Term term{a + chunk / kChunk * (kTokens * kRowStride) + first,
+                        b + panels.offset(j, tokens), kRowStride, width, tokens};
+        TileOut to;
+        for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
+        to.scale = scale;
+        to.add = add;
+        TileFor<true>(height, width)(&term, 1, to);
+      }
+    }
+  }
+}
+
+// Packs a mixing matrix k-major, tile by tile of rows: weight(r, c).
+template <class Weight>
+void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
+  const Split split(rows);
+  for (Index t = 0; t < split.tiles; ++t) {
+    const Index first = split.begin(t), height = split.height(t);
+    float* tile = to + first * columns;
+    for (Index c = 0; c < columns; ++c) {
+      for (Index r = 0; r < height; ++r) tile[c * height + r] = weight(first + r, c);
+    }
+  }
+}
+
+// mixed[r] = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels p0..p1.
+template <class Range>
+HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, float* mixed,
+                    Index stride, Index p0, Index p1, Range&& range) {
+  const Split split(rows);
+  for (Index p = p0; p < p1; ++p) {
+    for (Index t = 0; t < split.tiles; ++t) {
+      const Index first = split.begin(t), height = split.height(t);
+      const auto [begin, end] = range(first, height);
+      const Term term{packed + first * columns + begin * height,
+                      stack.data + p * stack.panel_stride() + begin * kPanel, height, kPanel,
+                      std::max<Index>(end - begin, 0)};
+      TileOut to;
+      for (Index r = 0; r < height; ++r) to.rows[r] = mixed + (first + r) * stride + p * kPanel;
+      TileFor<true>(height, kPanel)(&term, 1, to);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // MHLA_CPU_PRODUCT_INL_H_

@@ -1,0 +1,128 @@
+// Compiles the kernels once per instruction set and chooses among them at run time.
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mhla/cpu/kernels.h"
+
+// NOTE: three sets keep the compile time short: the baseline, AVX2 and AVX-512.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mhla/cpu/targets.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "mhla/cpu/backward-inl.h"
+#include "mhla/cpu/forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+
+void Forward(const ForwardCall& call, Team& team) {
+  switch (call.problem.dtype) {
+    case DType::bf16: return ForwardHeads<BFloat16>(call, team);
+    case DType::f16: return ForwardHeads<Float16>(call, team);
+    default: return ForwardHeads<float>(call, team);
+  }
+}
+
+void Backward(const BackwardCall& call, Team& team) {
+  switch (call.problem.dtype) {
+    case DType::bf16: return BackwardHeads<BFloat16>(call, team);
+    case DType::f16: return BackwardHeads<Float16>(call, team);
+    default: return BackwardHeads<float>(call, team);
+  }
+}
+
+double Peak(double seconds) {
+  constexpr Index kSteps = 128;
+  std::vector<float> a(kMaxRows * kRowStride, 1e-3f), b(kSteps * kPanel, 1e-3f), c(kMaxRows * kPanel);
+  const Term term{a.data(), b.data(), 0, kPanel, kSteps};
+  TileOut out;
+  for (int r = 0; r < kMaxRows; ++r) out.rows[r] = c.data() + r * kPanel;
+  const TileFunction tile = TileFor<false>(kMaxRows, kPanel);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  double elapsed = 0, best = 0;
+  while (elapsed < seconds) {
+    constexpr int kCalls = 200;
+    const auto start = Clock::now();
+    for (int i = 0; i < kCalls; ++i) tile(&term, 1, out);
+    const std::chrono::duration<double> took = Clock::now() - start;
+    best = std::max(best, 2.0 * kCalls * kMaxRows * kPanel * kSteps / took.count());
+    elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+  return best;
+}
+
+inline constexpr Kernels kKernels{"", Forward, Backward, Peak};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mhla::cpu {
+namespace {
+
+// NOTE: Highway's own table would link libhwy; asking the compiler's runtime keeps libmhla free of it.
+std::vector<Kernels> runnable() {
+  std::vector<Kernels> list;
+  const auto add = [&](const char* target, Kernels kernels) {
+    kernels.target = target;
+    list.push_back(kernels);
+  };
+#if HWY_ARCH_X86
+  __builtin_cpu_init();
+#endif
+#if HWY_TARGETS & HWY_AVX3
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    add("AVX3", N_AVX3::kKernels);
+  }
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2")) {
+    add("AVX2", N_AVX2::kKernels);
+  }
+#endif
+  if (HWY_STATIC_TARGET != HWY_AVX3 && HWY_STATIC_TARGET != HWY_AVX2) {
+    add("baseline", HWY_STATIC_DISPATCH(kKernels));
+  }
+  return list;
+}
+
+const std::vector<Kernels>& all() {
+  static const std::vector<Kernels> list = runnable();
+  return list;
+}
+
+const Kernels* chosen_for_test = nullptr;
+
+}  // namespace
+
+const Kernels& kernels() { return chosen_for_test ? *chosen_for_test : all().front(); }
+
+std::vector<std::string> runnable_targets() {
+  std::vector<std::string> names;
+  for (const Kernels& entry : all()) names.emplace_back(entry.target);
+  return names;
+}
+
+void choose_target_for_test(std::string target) {
+  chosen_for_test = nullptr;
+  for (const Kernels& entry : all()) {
+    if (target == entry.target) chosen_for_test = &entry;
+  }
+  if (!target.empty() && !chosen_for_test) {
+    fail("cpu", "target: this machine does not run '", target, "'");
+  }
+}
+
+}  // namespace mhla::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,135 @@
+// Register-tiled products of packed f32 operands: the one inner loop of every CPU pass.
+//
+// A tile is up to kMaxRows rows by one or two vectors of columns. B is a panel: row k is contiguous,
+// one or two vectors wide. A is read by broadcast, either row-major with a compile-time stride (so that
+// the address of each row is a displacement) or k-major (row k contiguous, any stride).
+#if defined(MHLA_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_CPU_TILE_INL_H_
+#undef MHLA_CPU_TILE_INL_H_
+#else
+#define MHLA_CPU_TILE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "mhla/cpu/geometry.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = HWY_CAPPED(float, 16);  // wider vectors would not fit the layout of the workspace
+using VF = hn::Vec<DF>;
+inline constexpr Index kLanes = MaxLanes(DF());
+inline constexpr Index kPanel = 2 * kLanes;  // columns of a full tile
+// 32 registers hold 14 x 2 accumulators, 2 of B and a broadcast; 16 hold 6 x 2.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr int kMaxRows = 14;
+#else
+inline constexpr int kMaxRows = 6;
+#endif
+
+// One summand A * B of a tile: k steps of both operands.
+struct Term {
+  const float* a;
+  const float* b;
+  Index lda;  // k-major only
+  Index ldb;
+  Index k;
+};
+
+struct TileOut {
+  float* rows[kMaxRows];         // where each row's columns go
+  const float* scale = nullptr;  // one factor per row
+  bool add = false;              // to what is there
+};
+
+template <int kRows, int kVecs, bool kKMajor>
+HWY_NOINLINE void Tile(const Term* terms, int count, const TileOut& out) {
+  const DF d;
+  VF acc[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(d);
+  }
+  for (int t = 0; t < count; ++t) {
+    const float* HWY_RESTRICT a = terms[t].a;
+    const float* HWY_RESTRICT b = terms[t].b;
+    const Index lda = kKMajor ? terms[t].lda : 1, ldb = terms[t].ldb;
+#pragma GCC unroll 2
+    for (Index k = terms[t].k; k > 0; --k) {
+      VF bv[kVecs];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) bv[v] = hn::LoadU(d, b + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const VF av = hn::Set(d, a[kKMajor ? r : r * kRowStride]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+      }
+      a += lda;
+      b += ldb;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) {
+      VF x = acc[r][v];
+      float* to = out.rows[r] + v * kLanes;
+      if (out.scale) x = hn::Mul(x, hn::Set(d, out.scale[r]));
+      if (out.add) x = hn::Add(x, hn::LoadU(d, to));
+      hn::StoreU(x, d, to);
+    }
+  }
+}
+
+using TileFunction = void (*)(const Term*, int, const TileOut&);
+
+template <int kVecs, bool kKMajor, int... kRows>
+constexpr std::array<TileFunction, sizeof...(kRows)> TileTable(
+    std::integer_sequence<int, kRows...>) {
+  return {&Tile<kRows + 1, kVecs, kKMajor>...};
+}
+
+template <bool kKMajor>
+HWY_INLINE TileFunction TileFor(Index rows, Index columns) {
+  using Rows = std::make_integer_sequence<int, kMaxRows>;
+  static constexpr auto kOne = TileTable<1, kKMajor>(Rows{});
+  static constexpr auto kTwo = TileTable<2, kKMajor>(Rows{});
+  return (columns > kLanes ? kTwo : kOne)[static_cast<std::size_t>(rows - 1)];
+}
+
+// A count of rows as tiles of nearly equal height: the last one is no sliver.
+struct Split {
+  Index rows, tiles, base, extra;
+  explicit Split(Index count)
+      : rows(count),
+        tiles((count + kMaxRows - 1) / kMaxRows),
+        base(tiles ? count / tiles : 0),
+        extra(tiles ? count % tiles : 0) {}
+  Index begin(Index t) const { return t * base + std::min(t, extra); }
+  Index height(Index t) const { return base + (t < extra ? 1 : 0); }
+};
+
+// Columns of a matrix as panels of kPanel, the last one of kLanes where that is enough. A panel
+// matrix of `rows` rows stores panel j at j * kPanel * rows, row by row.
+struct Panels {
+  Index columns, count;
+  explicit Panels(Index width)
+      : columns((width + kLanes - 1) / kLanes * kLanes), count((columns + kPanel - 1) / kPanel) {}
+  Index width(Index j) const { return std::min(kPanel, columns - j * kPanel); }
+  Index offset(Index j, Index rows) const { return j * kPanel * rows; }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // MHLA_CPU_TILE_INL_H_
