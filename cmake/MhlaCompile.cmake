@@ -37,10 +37,15 @@ endif()
 if(MHLA_CUDA)
   # NOTE: targets are named by -gencode below. CMake 3.25 does not know every suffix such as 90a.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
+  # NOTE: CMake 3.25 does not know that nvcc has C++20; later ones define this themselves.
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit REQUIRED)
 endif()
 

@@ -34,8 +34,8 @@ typedef enum { MHLA_CPU = 0, MHLA_CUDA = 1 } mhla_device_kind;
 /* A strided tensor; strides count elements. rank 0 means "not given". */
 typedef struct {
   void* data;
-  int32_t dtype;        /* mhla_dtype */
-  int32_t device_kind;  /* mhla_device_kind */
+  int32_t dtype;       /* mhla_dtype */
+  int32_t device_kind; /* mhla_device_kind */
   int32_t device_index;
   int32_t rank;
   int64_t shape[4];

@@ -11,18 +11,20 @@ namespace mhla {
 
 // How an axis is cut. Exactly one of the two is given, with one number per axis of the grid.
 struct Cut {
-  std::vector<std::int64_t> block = {};   // tokens per block; the last block of an axis may be shorter
-  std::vector<std::int64_t> blocks = {};  // number of blocks; an axis of G tokens is cut at floor(i*G/n)
+  std::vector<std::int64_t> block =
+      {};  // tokens per block; the last block of an axis may be shorter
+  std::vector<std::int64_t> blocks =
+      {};  // number of blocks; an axis of G tokens is cut at floor(i*G/n)
 };
 
-// One block: a box of a token grid. The tokens of a block, in the order of their position inside it,
-// are first + a*stride[0] + y*stride[1] + x for a < extent[0], y < extent[1], x < extent[2].
+// One block: a box of a token grid. The tokens of a block, in the order of their position inside
+// it, are first + a*stride[0] + y*stride[1] + x for a < extent[0], y < extent[1], x < extent[2].
 struct Block {
   std::int64_t sequence = 0;  // which packed sequence it belongs to
   std::int64_t index = 0;     // row (queries) or column (keys) of the mixing matrix
-  std::int64_t first = 0;     // token number of its first token, counted over the whole packed batch
+  std::int64_t first = 0;  // token number of its first token, counted over the whole packed batch
   std::array<std::int64_t, 3> extent{1, 1, 1};  // 1-D and 2-D grids have leading ones
-  std::array<std::int64_t, 2> stride{0, 0};     // token stride of the two outer axes; the inner is 1
+  std::array<std::int64_t, 2> stride{0, 0};  // token stride of the two outer axes; the inner is 1
 
   std::int64_t tokens() const { return extent[0] * extent[1] * extent[2]; }
   std::int64_t token(std::int64_t position) const;  // token number of a position inside the block
@@ -36,8 +38,8 @@ struct BlockPosition {
 
 // One grid of tokens inside a packed layout.
 struct Sequence {
-  std::vector<std::int64_t> grid;    // tokens per axis, 1 to 3 axes
-  std::vector<std::int64_t> counts;  // blocks per axis
+  std::vector<std::int64_t> grid;                // tokens per axis, 1 to 3 axes
+  std::vector<std::int64_t> counts;              // blocks per axis
   std::vector<std::vector<std::int64_t>> edges;  // per axis: counts + 1 cut positions
   std::int64_t first_token = 0;
   std::int64_t first_block = 0;
@@ -59,9 +61,10 @@ class BlockLayout {
   static BlockLayout packed_grids(const std::vector<std::vector<std::int64_t>>& sizes,
                                   const Cut& cut);
 
-  int axes() const;               // 1, 2 or 3
-  std::int64_t tokens() const;    // over all sequences
-  std::int64_t mixing_size() const;  // rows or columns a mixing matrix needs: most blocks of a sequence
+  int axes() const;             // 1, 2 or 3
+  std::int64_t tokens() const;  // over all sequences
+  std::int64_t mixing_size()
+      const;  // rows or columns a mixing matrix needs: most blocks of a sequence
   std::int64_t max_block_tokens() const;
   const Cut& cut() const;
   const std::vector<Sequence>& sequences() const;

@@ -30,8 +30,8 @@ struct Constraint {
 void constrain(const TensorView& mixing, const Constraint& constraint);
 
 struct ResampleOptions {
-  bool causal = false;         // weights above the diagonal have no meaning: never read, zero after
-  bool keep_row_sums = true;   // a row that sums to one still does when the number of blocks changes
+  bool causal = false;        // weights above the diagonal have no meaning: never read, zero after
+  bool keep_row_sums = true;  // a row that sums to one still does when the number of blocks changes
 };
 
 class ToeplitzMixing;
@@ -41,11 +41,12 @@ class MixingMatrix {
  public:
   // The paper: 1 - dist / max dist of the row, rows sum to one (Sec. 4.2).
   static MixingMatrix locality(const BlockLayout& layout);
-  // The authors' code: distance over the global maximum, columns sum to one (gaussian: unnormalised).
+  // The authors' code: distance over the global maximum, columns sum to one (gaussian:
+  // unnormalised).
   static MixingMatrix authors(const BlockLayout& layout, Transform transform,
                               const TransformOptions& options = {});
-  static MixingMatrix uniform(const BlockLayout& layout);                                // 1 / M
-  static MixingMatrix uniform(const BlockLayout& layout_q, const BlockLayout& layout_k); // 1 / Mk
+  static MixingMatrix uniform(const BlockLayout& layout);                                 // 1 / M
+  static MixingMatrix uniform(const BlockLayout& layout_q, const BlockLayout& layout_k);  // 1 / Mk
   static MixingMatrix causal_uniform(const BlockLayout& layout);  // 1 / (i + 1) for b <= i
   static MixingMatrix constant(std::int64_t rows, std::int64_t cols, float value);
   // Copies heads * rows * cols weights; heads = 0 means one matrix shared by all heads.

@@ -14,9 +14,9 @@ struct Implementation;  // core/implementation.h
 struct PlanData;
 
 struct Cost {
-  double forward_flops = 0;   // multiply and add counted apart
+  double forward_flops = 0;  // multiply and add counted apart
   double backward_flops = 0;
-  double forward_bytes = 0;   // fewest: inputs read once, outputs written once
+  double forward_bytes = 0;  // fewest: inputs read once, outputs written once
   double backward_bytes = 0;
 };
 
@@ -28,8 +28,9 @@ struct Candidate {
 };
 
 struct PlanOptions {
-  std::string implementation = {};  // force one by name; empty: the cheapest that supports the problem
-  int threads = 0;                  // CPU: 0 takes all cores
+  std::string implementation =
+      {};           // force one by name; empty: the cheapest that supports the problem
+  int threads = 0;  // CPU: 0 takes all cores
 };
 
 // Immutable, cheap to copy, reusable for any number of calls with the same problem.

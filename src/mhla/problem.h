@@ -19,7 +19,8 @@ enum class Mask {
 
 enum class Normalizer {
   exact,            // the paper: o = (q S~) / (q z~), rows of the attention sum to one
-  shared_position,  // the authors' code: q . z of each block's own query at the same position, mixed
+  shared_position,  // the authors' code: q . z of each block's own query at the same position,
+                    // mixed
   none,
 };
 
@@ -40,9 +41,10 @@ struct Problem {
   double scale = 1.0;  // multiplies every score, so it cancels where a normaliser divides it out
   // Added to the denominator. Default: 0 for exact (rows sum to one), 1e-6 for shared_position.
   std::optional<double> eps = std::nullopt;
-  bool separate_denominator = false;  // q_den and k_den are given: rotary numerator, plain denominator
-  bool mixing_per_head = false;       // mixing is [H, Mq, Mk] instead of [Mq, Mk]
-  DType dtype = DType::f32;           // of q, k, v, o and their gradients
+  bool separate_denominator =
+      false;                     // q_den and k_den are given: rotary numerator, plain denominator
+  bool mixing_per_head = false;  // mixing is [H, Mq, Mk] instead of [Mq, Mk]
+  DType dtype = DType::f32;      // of q, k, v, o and their gradients
   Device device = Device::cpu();
 
   const BlockLayout& keys() const { return layout_k ? *layout_k : layout; }

@@ -14,8 +14,8 @@
 namespace mhla {
 
 // Needs a causal or block_causal mask and a 1-D layout of equal blocks; the length in the layout
-// does not bound the stream. A mixing matrix of M rows serves M blocks; a ToeplitzMixing has no end.
-// Prefill, step and the one-shot operator agree to rounding.
+// does not bound the stream. A mixing matrix of M rows serves M blocks; a ToeplitzMixing has no
+// end. Prefill, step and the one-shot operator agree to rounding.
 class State {
  public:
   State(const Problem& problem, const MixingMatrix& mixing);
@@ -41,12 +41,12 @@ class State {
   void step(const Inputs& inputs, const TensorView& o);
   void step(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o);
 
-  State fork() const;                 // shares closed block summaries
-  void rewind(std::int64_t tokens);   // to a block edge at or before the present position
-  std::int64_t tokens() const;        // read so far
+  State fork() const;                // shares closed block summaries
+  void rewind(std::int64_t tokens);  // to a block edge at or before the present position
+  std::int64_t tokens() const;       // read so far
   std::int64_t block_size() const;
-  std::size_t bytes() const;          // memory this state refers to, shared parts included
-  const Problem& problem() const;     // its layout is one block: a stream has no length
+  std::size_t bytes() const;       // memory this state refers to, shared parts included
+  const Problem& problem() const;  // its layout is one block: a stream has no length
 
   // A versioned, checksummed file; written to a temporary name first, then renamed.
   void save(const std::string& path) const;

@@ -14,8 +14,12 @@ using test::Call;
 using test::error_of;
 
 Problem small() {
-  return {.batch = 2, .heads = 3, .dk = 4, .dv = 5,
-          .layout = BlockLayout::sequence(7, {.block = {4}}), .dtype = DType::f64};
+  return {.batch = 2,
+          .heads = 3,
+          .dk = 4,
+          .dv = 5,
+          .layout = BlockLayout::sequence(7, {.block = {4}}),
+          .dtype = DType::f64};
 }
 
 // The error of a forward call whose arguments were changed; the output must stay untouched.
@@ -25,8 +29,7 @@ std::string forward_error(const Problem& problem, Change&& change) {
   ForwardInputs inputs = call.inputs();
   ForwardOutputs outputs{.o = call.output_view(call.o)};
   change(inputs, outputs);
-  const std::string message =
-      error_of([&] { forward(plan(call.problem), inputs, outputs); });
+  const std::string message = error_of([&] { forward(plan(call.problem), inputs, outputs); });
   for (const double x : call.o) EXPECT_TRUE(std::isnan(x)) << "written before the check";
   return message;
 }
@@ -78,9 +81,8 @@ TEST(Check, AGridNeedsExactlyItsMixingMatrix) {
   Problem problem = small();
   problem.layout = BlockLayout::grid({4, 4}, {.block = {2, 2}});
   std::vector<double> large(25, 1.0);
-  const auto message = forward_error(problem, [&](auto& in, auto&) {
-    in.mixing = TensorView::of(large.data(), {5, 5});
-  });
+  const auto message = forward_error(
+      problem, [&](auto& in, auto&) { in.mixing = TensorView::of(large.data(), {5, 5}); });
   EXPECT_NE(message.find("expected shape [4, 4], got [5, 5]"), std::string::npos) << message;
 }
 
@@ -97,15 +99,13 @@ TEST(Check, TheWorkspaceMustBeLargeAlignedAndThere) {
   Call call(small(), 1);
   const Plan p = plan(call.problem);
   const auto message = [&](const Workspace& workspace) {
-    return error_of([&] {
-      forward(p, call.inputs(), {.o = call.output_view(call.o)}, workspace, nullptr);
-    });
+    return error_of(
+        [&] { forward(p, call.inputs(), {.o = call.output_view(call.o)}, workspace, nullptr); });
   };
   EXPECT_NE(message({nullptr, 16}).find("workspace: expected at least"), std::string::npos);
   EXPECT_NE(message({nullptr, std::size_t{1} << 20}).find("data is null"), std::string::npos);
   alignas(kWorkspaceAlignment) static std::array<std::byte, 1 << 16> buffer;
-  EXPECT_NE(message({buffer.data() + 8, p.forward_workspace()}).find("aligned"),
-            std::string::npos);
+  EXPECT_NE(message({buffer.data() + 8, p.forward_workspace()}).find("aligned"), std::string::npos);
   EXPECT_EQ(message({buffer.data(), p.forward_workspace()}), "");
 }
 
@@ -124,7 +124,8 @@ TEST(Check, BackwardChecksItsOwnTensors) {
   has(message([](auto& in, auto&) { in.d_o.shape[3] = 1; }), "[mhla.backward] d_o: expected shape");
   has(message([](auto& in, auto&) { in.o = {}; }), "o: expected shape");
   has(message([](auto&, auto& out) { out.d_q.shape[1] = 3; }), "d_q: expected shape");
-  has(message([](auto&, auto& out) { out.d_k = out.d_q; }), "d_k: starts at the same address as d_q");
+  has(message([](auto&, auto& out) { out.d_k = out.d_q; }),
+      "d_k: starts at the same address as d_q");
   has(message([](auto&, auto& out) { out.d_v.dtype = DType::bf16; }), "d_v: expected f64");
   has(message([](auto&, auto& out) { out.d_mixing.shape[0] = 3; }), "d_mixing: expected shape");
   has(message([](auto&, auto& out) { out.d_mixing.dtype = DType::f32; }), "d_mixing: expected f64");

@@ -98,10 +98,11 @@ TEST_P(EveryForm, GradientsMatchFiniteDifferencesOnRaggedPackedAndGridLayouts) {
 std::vector<Form> every_form() {
   std::vector<Form> forms;
   for (const auto mask : {Mask::none, Mask::causal, Mask::block_causal}) {
-    for (const auto map : {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1,
-                           FeatureMap::identity}) {
+    for (const auto map :
+         {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1, FeatureMap::identity}) {
       for (const auto normalizer : {Normalizer::exact, Normalizer::shared_position}) {
-        for (const bool separate : {false, true}) forms.emplace_back(mask, normalizer, map, separate);
+        for (const bool separate : {false, true})
+          forms.emplace_back(mask, normalizer, map, separate);
       }
       forms.emplace_back(mask, Normalizer::none, map, false);
     }
@@ -113,17 +114,26 @@ INSTANTIATE_TEST_SUITE_P(Gradients, EveryForm, testing::ValuesIn(every_form()), 
 
 TEST(Gradients, OfCrossAttentionMatchFiniteDifferences) {
   for (const auto normalizer : {Normalizer::exact, Normalizer::none}) {
-    check_all({.batch = 1, .heads = 2, .dk = 3, .dv = 4,
+    check_all({.batch = 1,
+               .heads = 2,
+               .dk = 3,
+               .dv = 4,
                .layout = BlockLayout::grid({3, 3}, {.block = {2, 2}}),
-               .layout_k = BlockLayout::sequence(5, {.block = {2}}), .normalizer = normalizer,
-               .feature_map = FeatureMap::elu1, .dtype = DType::f64},
+               .layout_k = BlockLayout::sequence(5, {.block = {2}}),
+               .normalizer = normalizer,
+               .feature_map = FeatureMap::elu1,
+               .dtype = DType::f64},
               21);
   }
 }
 
 TEST(Gradients, AskedForOneByOneEqualThoseAskedForTogether) {
-  Call call({.heads = 2, .dk = 3, .dv = 2, .layout = BlockLayout::sequence(7, {.block = {3}}),
-             .mask = Mask::causal, .dtype = DType::f64},
+  Call call({.heads = 2,
+             .dk = 3,
+             .dv = 2,
+             .layout = BlockLayout::sequence(7, {.block = {3}}),
+             .mask = Mask::causal,
+             .dtype = DType::f64},
             31);
   call.backward();
   auto alone = call.d_k;

@@ -51,8 +51,9 @@ TEST(Problem, EpsDefaultsByNormalizer) {
 }
 
 TEST(Problem, TypingErrorsNameTheNearestKey) {
-  EXPECT_NE(error_of([] { parse_problem("sequence=8 block=4 haeds=2"); }).find("did you mean 'heads'"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([] { parse_problem("sequence=8 block=4 haeds=2"); }).find("did you mean 'heads'"),
+      std::string::npos);
 }
 
 TEST(Problem, BadTextIsRefusedWithTheWord) {

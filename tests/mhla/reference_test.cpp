@@ -37,7 +37,9 @@ std::vector<double> linear_attention(const Call& call, std::int64_t first, std::
 }
 
 TEST(Reference, UniformMixingEqualsGlobalLinearAttention) {
-  Call call({.dk = 8, .dv = 5, .layout = BlockLayout::grid({14, 14}, {.block = {4, 4}}),
+  Call call({.dk = 8,
+             .dv = 5,
+             .layout = BlockLayout::grid({14, 14}, {.block = {4, 4}}),
              .dtype = DType::f64},
             1);
   std::fill(call.mixing.begin(), call.mixing.end(), 1.0 / 16);
@@ -45,22 +47,27 @@ TEST(Reference, UniformMixingEqualsGlobalLinearAttention) {
 }
 
 TEST(Reference, BlockDiagonalMixingEqualsLocalLinearAttention) {
-  Call call({.dk = 6, .dv = 4, .layout = BlockLayout::sequence(40, {.block = {16}}),
-             .dtype = DType::f64},
-            2);
+  Call call(
+      {.dk = 6, .dv = 4, .layout = BlockLayout::sequence(40, {.block = {16}}), .dtype = DType::f64},
+      2);
   for (std::size_t i = 0; i < 9; ++i) call.mixing[i] = i % 4 == 0 ? 0.3 : 0.0;
   call.forward();
   for (const auto& [first, count] : {std::pair{0, 16}, {16, 16}, {32, 8}}) {
     const auto local = linear_attention(call, first, count);
-    const std::vector<double> part(call.o.begin() + first * 4, call.o.begin() + (first + count) * 4);
+    const std::vector<double> part(call.o.begin() + first * 4,
+                                   call.o.begin() + (first + count) * 4);
     EXPECT_LT(relative_error(part, local), kRounding);
   }
 }
 
 TEST(Reference, ConstantValuesArePreservedByTheExactNormalizer) {
   for (const Mask mask : {Mask::none, Mask::causal, Mask::block_causal}) {
-    Call call({.heads = 2, .dk = 4, .dv = 3, .layout = BlockLayout::sequence(21, {.block = {8}}),
-               .mask = mask, .dtype = DType::f64},
+    Call call({.heads = 2,
+               .dk = 4,
+               .dv = 3,
+               .layout = BlockLayout::sequence(21, {.block = {8}}),
+               .mask = mask,
+               .dtype = DType::f64},
               3);
     std::fill(call.v.begin(), call.v.end(), 1.0);
     for (const double x : call.forward()) EXPECT_NEAR(x, 1.0, kRounding);
@@ -68,8 +75,11 @@ TEST(Reference, ConstantValuesArePreservedByTheExactNormalizer) {
 }
 
 TEST(Reference, CausalOutputsDoNotDependOnLaterTokens) {
-  Call call({.dk = 4, .dv = 3, .layout = BlockLayout::sequence(21, {.block = {8}}),
-             .mask = Mask::causal, .dtype = DType::f64},
+  Call call({.dk = 4,
+             .dv = 3,
+             .layout = BlockLayout::sequence(21, {.block = {8}}),
+             .mask = Mask::causal,
+             .dtype = DType::f64},
             4);
   const auto before = call.forward();
   for (std::size_t i = 13 * 4; i < call.k.size(); ++i) call.k[i] += 1;
@@ -81,16 +91,22 @@ TEST(Reference, CausalOutputsDoNotDependOnLaterTokens) {
 
 TEST(Reference, PackedSequencesGiveWhatEachGivesAlone) {
   const std::vector<std::int64_t> offsets{0, 9, 9, 10, 31};
-  Call packed({.dk = 4, .dv = 3, .layout = BlockLayout::packed(offsets, {.block = {4}}),
-               .mask = Mask::causal, .dtype = DType::f64},
+  Call packed({.dk = 4,
+               .dv = 3,
+               .layout = BlockLayout::packed(offsets, {.block = {4}}),
+               .mask = Mask::causal,
+               .dtype = DType::f64},
               5);
   packed.forward();
   const std::int64_t stride = packed.problem.layout.mixing_size();
   for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
     const std::int64_t first = offsets[s], count = offsets[s + 1] - first;
     if (count == 0) continue;
-    Call alone({.dk = 4, .dv = 3, .layout = BlockLayout::sequence(count, {.block = {4}}),
-                .mask = Mask::causal, .dtype = DType::f64},
+    Call alone({.dk = 4,
+                .dv = 3,
+                .layout = BlockLayout::sequence(count, {.block = {4}}),
+                .mask = Mask::causal,
+                .dtype = DType::f64},
                6);
     std::copy_n(packed.q.begin() + first * 4, count * 4, alone.q.begin());
     std::copy_n(packed.k.begin() + first * 4, count * 4, alone.k.begin());
@@ -107,9 +123,9 @@ TEST(Reference, PackedSequencesGiveWhatEachGivesAlone) {
 }
 
 TEST(Reference, ALargerMixingMatrixServesAShorterSequence) {
-  Call call({.dk = 4, .dv = 3, .layout = BlockLayout::sequence(9, {.block = {4}}),
-             .dtype = DType::f64},
-            7);
+  Call call(
+      {.dk = 4, .dv = 3, .layout = BlockLayout::sequence(9, {.block = {4}}), .dtype = DType::f64},
+      7);
   call.forward();
   std::vector<double> large(5 * 6, std::nan(""));
   for (int i = 0; i < 3; ++i) std::copy_n(call.mixing.begin() + i * 3, 3, large.begin() + i * 6);
@@ -121,16 +137,20 @@ TEST(Reference, ALargerMixingMatrixServesAShorterSequence) {
 }
 
 TEST(Reference, OneBlockAndOneTokenHaveDefinedResults) {
-  Call call({.dk = 2, .dv = 3, .layout = BlockLayout::sequence(1, {.block = {1}}),
-             .dtype = DType::f64},
-            8);
+  Call call(
+      {.dk = 2, .dv = 3, .layout = BlockLayout::sequence(1, {.block = {1}}), .dtype = DType::f64},
+      8);
   EXPECT_LT(relative_error(call.forward(), call.v), kRounding) << "one token attends to itself";
 }
 
 TEST(Reference, AZeroDenominatorGivesZeroAndPassesNoGradient) {
   for (const auto normalizer : {Normalizer::exact, Normalizer::shared_position}) {
-    Call call({.dk = 2, .dv = 2, .layout = BlockLayout::sequence(4, {.block = {2}}),
-               .normalizer = normalizer, .feature_map = FeatureMap::relu, .eps = 0.0,
+    Call call({.dk = 2,
+               .dv = 2,
+               .layout = BlockLayout::sequence(4, {.block = {2}}),
+               .normalizer = normalizer,
+               .feature_map = FeatureMap::relu,
+               .eps = 0.0,
                .dtype = DType::f64},
               9);
     std::fill(call.q.begin(), call.q.end(), -1.0);
@@ -142,7 +162,10 @@ TEST(Reference, AZeroDenominatorGivesZeroAndPassesNoGradient) {
 }
 
 TEST(Reference, AnEmptyBatchWritesOnlyAZeroMixingGradient) {
-  Call call({.batch = 0, .dk = 2, .dv = 2, .layout = BlockLayout::sequence(4, {.block = {2}}),
+  Call call({.batch = 0,
+             .dk = 2,
+             .dv = 2,
+             .layout = BlockLayout::sequence(4, {.block = {2}}),
              .dtype = DType::f64},
             10);
   call.backward();
@@ -151,7 +174,10 @@ TEST(Reference, AnEmptyBatchWritesOnlyAZeroMixingGradient) {
 
 // A[s][t] of one head: the output for v = unit vectors and no normaliser.
 std::vector<double> attention_matrix(const BlockLayout& layout, std::int64_t dk, double uniform) {
-  Call call({.dk = dk, .dv = layout.tokens(), .layout = layout, .normalizer = Normalizer::none,
+  Call call({.dk = dk,
+             .dv = layout.tokens(),
+             .layout = layout,
+             .normalizer = Normalizer::none,
              .feature_map = FeatureMap::elu1,  // no token maps to almost zero
              .dtype = DType::f64},
             11);

@@ -39,10 +39,10 @@ struct Call {
       k_den = random_values(count(nk, p.dk), seed + 5, 0.1, 1);
     }
     d_o = random_values(count(nq, p.dv), seed + 6);
-    mixing = random_values(static_cast<std::size_t>((p.mixing_per_head ? p.heads : 1) *
-                                                    p.layout.mixing_size() *
-                                                    p.keys().mixing_size()),
-                           seed + 7, 0.05, 1);
+    mixing = random_values(
+        static_cast<std::size_t>((p.mixing_per_head ? p.heads : 1) * p.layout.mixing_size() *
+                                 p.keys().mixing_size()),
+        seed + 7, 0.05, 1);
     const auto poison = [](const std::vector<double>& like) {
       return std::vector<double>(like.size(), std::numeric_limits<double>::quiet_NaN());
     };
@@ -70,8 +70,8 @@ struct Call {
   }
 
   ForwardInputs inputs() const {
-    ForwardInputs in{.q = query_view(q), .k = key_view(k), .v = value_view(v),
-                     .mixing = mixing_view(mixing)};
+    ForwardInputs in{
+        .q = query_view(q), .k = key_view(k), .v = value_view(v), .mixing = mixing_view(mixing)};
     if (problem.separate_denominator) in.q_den = query_view(q_den), in.k_den = key_view(k_den);
     return in;
   }
@@ -81,11 +81,19 @@ struct Call {
   }
   BackwardInputs backward_inputs() const {
     const ForwardInputs in = inputs();
-    return {.q = in.q, .k = in.k, .v = in.v, .mixing = in.mixing, .o = output_view(o),
-            .d_o = output_view(d_o), .q_den = in.q_den, .k_den = in.k_den};
+    return {.q = in.q,
+            .k = in.k,
+            .v = in.v,
+            .mixing = in.mixing,
+            .o = output_view(o),
+            .d_o = output_view(d_o),
+            .q_den = in.q_den,
+            .k_den = in.k_den};
   }
   BackwardOutputs backward_outputs() const {
-    BackwardOutputs out{.d_q = query_view(d_q), .d_k = key_view(d_k), .d_v = value_view(d_v),
+    BackwardOutputs out{.d_q = query_view(d_q),
+                        .d_k = key_view(d_k),
+                        .d_v = value_view(d_v),
                         .d_mixing = mixing_view(d_mixing)};
     if (problem.separate_denominator) {
       out.d_q_den = query_view(d_q_den), out.d_k_den = key_view(d_k_den);

@@ -129,8 +129,7 @@ void check_addressable(const char* where, const char* label, const TensorView& v
   if (empty) return;
   for (int axis = 0; axis < view.rank; ++axis) {
     if (view.shape[axis] == 1) continue;
-    last = checked_add(where, last,
-                       checked_mul(where, view.shape[axis] - 1, view.strides[axis]));
+    last = checked_add(where, last, checked_mul(where, view.shape[axis] - 1, view.strides[axis]));
   }
   checked_mul(where, checked_add(where, last, 1), static_cast<std::int64_t>(size_of(view.dtype)));
   if (view.data == nullptr) fail(where, label, ": data is null");
@@ -167,8 +166,12 @@ void check_forward(const Plan& plan, const ForwardInputs& in, const ForwardOutpu
   check_mixing(where, "mixing", in.mixing, p, Access::read);
   check_tensor(where, "o", out.o, p, nq, p.dv, Access::write);
   check_distinct(where, {{"o", &out.o}},
-                 {{"q", &in.q}, {"k", &in.k}, {"v", &in.v}, {"mixing", &in.mixing},
-                  {"q_den", &in.q_den}, {"k_den", &in.k_den}});
+                 {{"q", &in.q},
+                  {"k", &in.k},
+                  {"v", &in.v},
+                  {"mixing", &in.mixing},
+                  {"q_den", &in.q_den},
+                  {"k_den", &in.k_den}});
   check_workspace(where, workspace, plan.forward_workspace());
 }
 
@@ -209,11 +212,20 @@ void check_backward(const Plan& plan, const BackwardInputs& in, const BackwardOu
     check_mixing(where, "d_mixing", out.d_mixing, p, Access::write);
   }
   check_distinct(where,
-                 {{"d_q", &out.d_q}, {"d_k", &out.d_k}, {"d_v", &out.d_v},
-                  {"d_mixing", &out.d_mixing}, {"d_q_den", &out.d_q_den},
+                 {{"d_q", &out.d_q},
+                  {"d_k", &out.d_k},
+                  {"d_v", &out.d_v},
+                  {"d_mixing", &out.d_mixing},
+                  {"d_q_den", &out.d_q_den},
                   {"d_k_den", &out.d_k_den}},
-                 {{"q", &in.q}, {"k", &in.k}, {"v", &in.v}, {"mixing", &in.mixing}, {"o", &in.o},
-                  {"d_o", &in.d_o}, {"q_den", &in.q_den}, {"k_den", &in.k_den}});
+                 {{"q", &in.q},
+                  {"k", &in.k},
+                  {"v", &in.v},
+                  {"mixing", &in.mixing},
+                  {"o", &in.o},
+                  {"d_o", &in.d_o},
+                  {"q_den", &in.q_den},
+                  {"k_den", &in.k_den}});
   check_workspace(where, workspace, plan.backward_workspace());
 }
 

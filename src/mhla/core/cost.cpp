@@ -32,9 +32,9 @@ Cost linear_cost(const Problem& problem) {
   Cost cost;
   const double forward_macs = (nq + nk + pairs) * dk * width + triangle * (dk + width);
   // Summaries and their mixture again; gradients of both products of each, and of the weights.
-  const double backward_macs =
-      (nk + pairs) * dk * width + (2 * nq + 2 * nk + 2 * pairs) * dk * width +
-      triangle * (3 * dk + 2 * width);
+  const double backward_macs = (nk + pairs) * dk * width +
+                               (2 * nq + 2 * nk + 2 * pairs) * dk * width +
+                               triangle * (3 * dk + 2 * width);
   cost.forward_flops = 2 * heads * forward_macs;
   cost.backward_flops = 2 * heads * backward_macs;
 

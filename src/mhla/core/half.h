@@ -42,7 +42,8 @@ inline Float16 to_float16(float x) {
   if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // >= 65520
   if (magnitude < 0x38800000u) {  // below 2^-14: let f32 addition round to a multiple of 2^-24
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;  // 0.5 has ulp 2^-24
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3f000000u))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3f000000u))};
   }
   const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};

@@ -18,7 +18,8 @@ struct PlanData {
   std::size_t backward_workspace = 0;
   Cost cost = {};
   std::vector<Candidate> candidates = {};
-  std::shared_ptr<const void> prepared = {};  // what Implementation::prepare made, device tables for example
+  std::shared_ptr<const void> prepared =
+      {};  // what Implementation::prepare made, device tables for example
 };
 
 // Views were checked against the problem before forward and backward are called.

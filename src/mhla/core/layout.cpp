@@ -207,7 +207,8 @@ BlockLayout BlockLayout::packed_grids(const std::vector<std::vector<std::int64_t
   BlockLayout layout = build("layout", sizes, cut, false);
   for (const Sequence& sequence : layout.sequences()) {
     if (layout.axes() > 1 && sequence.counts != layout.sequences().front().counts) {
-      fail("layout", "grid: packed grids share one mixing matrix, so they need equal block counts; ",
+      fail("layout",
+           "grid: packed grids share one mixing matrix, so they need equal block counts; ",
            join(layout.sequences().front().grid, "x"), " has ",
            join(layout.sequences().front().counts, "x"), " and ", join(sequence.grid, "x"), " has ",
            join(sequence.counts, "x"), " (give the number of blocks instead of their size)");

@@ -63,10 +63,10 @@ void check_numbers(const Problem& problem) {
   for (const BlockLayout* layout : {&problem.layout, &problem.keys()}) {
     const std::int64_t tokens = checked_mul("problem", rows, layout->tokens());
     checked_mul("problem", checked_mul("problem", tokens, width), 8);
-    const std::int64_t summaries =
-        checked_mul("problem", rows, static_cast<std::int64_t>(layout->blocks().size()));
-    const std::int64_t entries =
-        checked_mul("problem", summaries, checked_mul("problem", problem.dk, problem.dv));
+    const std::int64_t summaries = checked_mul("problem", rows,
+                                               static_cast<std::int64_t>(layout->blocks().size()));
+    const std::int64_t entries = checked_mul("problem", summaries,
+                                             checked_mul("problem", problem.dk, problem.dv));
     checked_mul("problem", entries, 64);
   }
 }

@@ -85,21 +85,29 @@ std::string shortest(double value) {  // reads back to the same bits
 const std::vector<FieldRow>& rows() {
   static const std::vector<FieldRow> table = {
       {{"grid", "AxB[xC][+...]", "tokens per axis; + packs grids of different size"},
-       [](Draft& d, const std::string& v) { d.q.grid = v; }, {}},
+       [](Draft& d, const std::string& v) { d.q.grid = v; },
+       {}},
       {{"sequence", "N[+...]", "tokens of a 1-D layout; + packs sequences of different length"},
-       [](Draft& d, const std::string& v) { d.q.sequence = v; }, {}},
+       [](Draft& d, const std::string& v) { d.q.sequence = v; },
+       {}},
       {{"block", "A[xBxC]", "tokens per block and axis; the last block may be shorter"},
-       [](Draft& d, const std::string& v) { d.q.block = v; }, {}},
+       [](Draft& d, const std::string& v) { d.q.block = v; },
+       {}},
       {{"blocks", "A[xBxC]", "number of blocks per axis, instead of block"},
-       [](Draft& d, const std::string& v) { d.q.blocks = v; }, {}},
+       [](Draft& d, const std::string& v) { d.q.blocks = v; },
+       {}},
       {{"grid_k", "AxB[xC][+...]", "the keys' grid, where it differs (cross-attention)"},
-       [](Draft& d, const std::string& v) { d.k.grid = v; }, {}},
+       [](Draft& d, const std::string& v) { d.k.grid = v; },
+       {}},
       {{"sequence_k", "N[+...]", "the keys' sequence, where it differs"},
-       [](Draft& d, const std::string& v) { d.k.sequence = v; }, {}},
+       [](Draft& d, const std::string& v) { d.k.sequence = v; },
+       {}},
       {{"block_k", "A[xBxC]", "the keys' block"},
-       [](Draft& d, const std::string& v) { d.k.block = v; }, {}},
+       [](Draft& d, const std::string& v) { d.k.block = v; },
+       {}},
       {{"blocks_k", "A[xBxC]", "the keys' number of blocks"},
-       [](Draft& d, const std::string& v) { d.k.blocks = v; }, {}},
+       [](Draft& d, const std::string& v) { d.k.blocks = v; },
+       {}},
       {{"batch", "COUNT", "batch size B"},
        [](Draft& d, const std::string& v) { d.problem.batch = integer("batch", v); },
        [](const Problem& p) { return std::to_string(p.batch); }},
@@ -120,15 +128,14 @@ const std::vector<FieldRow>& rows() {
       {{"normalizer", "exact|shared_position|none", "what the output is divided by"},
        [](Draft& d, const std::string& v) {
          d.problem.normalizer = choice(
-             "normalizer", v,
-             {Normalizer::exact, Normalizer::shared_position, Normalizer::none});
+             "normalizer", v, {Normalizer::exact, Normalizer::shared_position, Normalizer::none});
        },
        [](const Problem& p) { return std::string(name(p.normalizer)); }},
       {{"feature_map", "relu_eps|relu|elu1|identity", "applied to q and k"},
        [](Draft& d, const std::string& v) {
-         d.problem.feature_map = choice("feature_map", v,
-                                        {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1,
-                                         FeatureMap::identity});
+         d.problem.feature_map = choice(
+             "feature_map", v,
+             {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1, FeatureMap::identity});
        },
        [](const Problem& p) { return std::string(name(p.feature_map)); }},
       {{"scale", "X", "multiplies every score"},

@@ -72,8 +72,8 @@ std::optional<std::string> refuses(const Problem& problem) {
 double predict_seconds(const Problem& problem, const PlanOptions&) {
   constexpr double kProcessors = 132, kBandwidth = 3.4e12, kLaunch = 4e-6;
   const double heads = static_cast<double>(problem.batch * problem.heads);
-  const double waves = std::max(1.0, static_cast<double>(static_cast<std::int64_t>(
-                                         (heads + kProcessors - 1) / kProcessors)));
+  const double waves = std::max(
+      1.0, static_cast<double>(static_cast<std::int64_t>((heads + kProcessors - 1) / kProcessors)));
   const double bytes_per_head = linear_cost(problem).forward_bytes / std::max(heads, 1.0);
   return kLaunch + waves * bytes_per_head * kProcessors / kBandwidth;
 }
@@ -103,26 +103,25 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const Problem& problem = data.problem;
   const TensorView& mixing = inputs.mixing;
   const std::int64_t slices = (problem.layout.max_block_tokens() + kFusedRows - 1) / kFusedRows;
-  const FusedArgs args{
-      .q_table = prepared.q_blocks.data(),
-      .k_table = prepared.k_blocks.data(),
-      .q_blocks = prepared.q_blocks.size(),
-      .k_blocks = prepared.k_blocks.size(),
-      .q_slices = static_cast<int>(slices),
-      .heads = static_cast<int>(problem.heads),
-      .dk = static_cast<int>(problem.dk),
-      .dv = static_cast<int>(problem.dv),
-      .map = feature_map(problem.feature_map),
-      .scale = static_cast<float>(problem.scale),
-      .eps = static_cast<float>(problem.denominator_eps()),
-      .normalize = problem.normalizer == Normalizer::exact,
-      .mixing = static_cast<const float*>(mixing.data),
-      .mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0,
-      .mixing_row_stride = mixing.strides[mixing.rank - 2],
-      .q = row_tensor(inputs.q),
-      .k = row_tensor(inputs.k),
-      .v = row_tensor(inputs.v),
-      .o = row_tensor(outputs.o)};
+  const FusedArgs args{.q_table = prepared.q_blocks.data(),
+                       .k_table = prepared.k_blocks.data(),
+                       .q_blocks = prepared.q_blocks.size(),
+                       .k_blocks = prepared.k_blocks.size(),
+                       .q_slices = static_cast<int>(slices),
+                       .heads = static_cast<int>(problem.heads),
+                       .dk = static_cast<int>(problem.dk),
+                       .dv = static_cast<int>(problem.dv),
+                       .map = feature_map(problem.feature_map),
+                       .scale = static_cast<float>(problem.scale),
+                       .eps = static_cast<float>(problem.denominator_eps()),
+                       .normalize = problem.normalizer == Normalizer::exact,
+                       .mixing = static_cast<const float*>(mixing.data),
+                       .mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0,
+                       .mixing_row_stride = mixing.strides[mixing.rank - 2],
+                       .q = row_tensor(inputs.q),
+                       .k = row_tensor(inputs.k),
+                       .v = row_tensor(inputs.v),
+                       .o = row_tensor(outputs.o)};
   const Shape& shape = prepared.shape;
   launch_fused({.width = shape.width,
                 .padded_blocks = shape.padded_blocks,

@@ -13,51 +13,49 @@
 namespace mhla::reference {
 
 // phi and its derivative; the derivative of relu at zero is zero.
-template <typename A>
-A feature(FeatureMap map, A x) {
+inline double feature(FeatureMap map, double x) {
   switch (map) {
-    case FeatureMap::relu_eps: return std::max(x, A{0}) + static_cast<A>(kReluEps);
-    case FeatureMap::relu: return std::max(x, A{0});
+    case FeatureMap::relu_eps: return std::max(x, 0.0) + kReluEps;
+    case FeatureMap::relu: return std::max(x, 0.0);
     case FeatureMap::elu1: return x > 0 ? x + 1 : std::exp(x);
     case FeatureMap::identity: return x;
   }
   fail(ErrorCode::internal, "reference", "unknown feature map");
 }
 
-template <typename A>
-A feature_slope(FeatureMap map, A x) {
+inline double feature_slope(FeatureMap map, double x) {
   switch (map) {
     case FeatureMap::relu_eps:
-    case FeatureMap::relu: return x > 0 ? A{1} : A{0};
-    case FeatureMap::elu1: return x > 0 ? A{1} : std::exp(x);
-    case FeatureMap::identity: return A{1};
+    case FeatureMap::relu: return x > 0 ? 1.0 : 0.0;
+    case FeatureMap::elu1: return x > 0 ? 1.0 : std::exp(x);
+    case FeatureMap::identity: return 1.0;
   }
   fail(ErrorCode::internal, "reference", "unknown feature map");
 }
 
 // The rows of one (batch, head) of a [B, N, H, D] tensor.
-template <typename T, typename A>
+template <typename T>
 class Rows {
  public:
   Rows(const TensorView& view, std::int64_t batch, std::int64_t head)
-      : data_(view.defined() ? static_cast<T*>(view.data) + batch * view.strides[0] +
-                                   head * view.strides[2]
-                             : nullptr),
+      : data_(view.defined()
+                  ? static_cast<T*>(view.data) + batch * view.strides[0] + head * view.strides[2]
+                  : nullptr),
         stride_(view.strides[1]) {}
 
   explicit operator bool() const { return data_ != nullptr; }
-  A get(std::int64_t token, std::int64_t d) const {
-    return static_cast<A>(to_float(data_[token * stride_ + d]));
+  double get(std::int64_t token, std::int64_t d) const {
+    return to_float(data_[token * stride_ + d]);
   }
-  void set(std::int64_t token, std::int64_t d, A value) const {
+  void set(std::int64_t token, std::int64_t d, double value) const {
     data_[token * stride_ + d] = from_float<T>(value);
   }
-  void load(std::int64_t token, std::span<A> row) const {
+  void load(std::int64_t token, std::span<double> row) const {
     for (std::size_t d = 0; d < row.size(); ++d) row[d] = get(token, static_cast<std::int64_t>(d));
   }
-  void load_mapped(FeatureMap map, std::int64_t token, std::span<A> row) const {
+  void load_mapped(FeatureMap map, std::int64_t token, std::span<double> row) const {
     load(token, row);
-    for (A& x : row) x = feature(map, x);
+    for (double& x : row) x = feature(map, x);
   }
 
  private:
@@ -66,17 +64,16 @@ class Rows {
 };
 
 // Weights of one head, stored as f32 or f64.
-template <typename A>
 class Mixing {
  public:
   Mixing(const TensorView& view, std::int64_t head) : view_(view) {
     offset_ = view.rank == 3 ? head * view.strides[0] : 0;
     row_stride_ = view.strides[view.rank - 2];
   }
-  A operator()(std::int64_t row, std::int64_t col) const {
+  double operator()(std::int64_t row, std::int64_t col) const {
     const std::int64_t at = offset_ + row * row_stride_ + col;
-    if (view_.dtype == DType::f64) return static_cast<A>(static_cast<const double*>(view_.data)[at]);
-    return static_cast<A>(static_cast<const float*>(view_.data)[at]);
+    if (view_.dtype == DType::f64) return static_cast<const double*>(view_.data)[at];
+    return static_cast<const float*>(view_.data)[at];
   }
 
  private:
@@ -85,18 +82,17 @@ class Mixing {
 };
 
 // Hands out parts of the caller's workspace.
-template <typename A>
 class Arena {
  public:
-  explicit Arena(const Workspace& workspace) : next_(static_cast<A*>(workspace.data)) {}
-  std::span<A> take(std::int64_t count) {
-    const std::span<A> part(next_, static_cast<std::size_t>(count));
+  explicit Arena(const Workspace& workspace) : next_(static_cast<double*>(workspace.data)) {}
+  std::span<double> take(std::int64_t count) {
+    const std::span<double> part(next_, static_cast<std::size_t>(count));
     next_ += count;
     return part;
   }
 
  private:
-  A* next_;
+  double* next_;
 };
 
 // Key blocks whose whole summary a query block sees; the open block of a causal mask is not closed.
@@ -115,40 +111,37 @@ inline std::int64_t paired_token(const Block& block, std::int64_t position, cons
   return other.first + a * other.stride[0] + y * other.stride[1] + x;
 }
 
-template <typename A>
-A dot(std::span<const A> a, std::span<const A> b) {
-  A sum = 0;
+inline double dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
 }
 
-template <typename A>
-void add_scaled(A factor, std::span<const A> x, std::span<A> y) {
+inline void add_scaled(double factor, std::span<const double> x, std::span<double> y) {
   for (std::size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
 }
 
 // matrix[r][c] += factor * column[r] * row[c]
-template <typename A>
-void add_outer(A factor, std::span<const A> column, std::span<const A> row, std::span<A> matrix) {
+inline void add_outer(double factor, std::span<const double> column, std::span<const double> row,
+                      std::span<double> matrix) {
   for (std::size_t r = 0; r < column.size(); ++r) {
-    add_scaled<A>(factor * column[r], row, matrix.subspan(r * row.size(), row.size()));
+    add_scaled(factor * column[r], row, matrix.subspan(r * row.size(), row.size()));
   }
 }
 
 // out[c] += sum_r column[r] * matrix[r][c]
-template <typename A>
-void add_row_times_matrix(std::span<const A> column, std::span<const A> matrix, std::span<A> out) {
+inline void add_row_times_matrix(std::span<const double> column, std::span<const double> matrix,
+                                 std::span<double> out) {
   for (std::size_t r = 0; r < column.size(); ++r) {
-    add_scaled<A>(column[r], matrix.subspan(r * out.size(), out.size()), out);
+    add_scaled(column[r], matrix.subspan(r * out.size(), out.size()), out);
   }
 }
 
 // out[r] += factor * sum_c matrix[r][c] * row[c]
-template <typename A>
-void add_matrix_times_row(A factor, std::span<const A> matrix, std::span<const A> row,
-                          std::span<A> out) {
+inline void add_matrix_times_row(double factor, std::span<const double> matrix,
+                                 std::span<const double> row, std::span<double> out) {
   for (std::size_t r = 0; r < out.size(); ++r) {
-    out[r] += factor * dot<A>(matrix.subspan(r * row.size(), row.size()), row);
+    out[r] += factor * dot(matrix.subspan(r * row.size(), row.size()), row);
   }
 }
 

@@ -4,13 +4,13 @@
 
 namespace mhla::reference {
 
-template <typename T, typename A>
+template <typename T>
 void forward(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out,
              const Workspace& workspace) {
-  Arena<A> arena(workspace);
-  Scratch<A> scratch(problem, arena);
-  for_each_head<T, A>(problem, in, scratch, [&](const Head<T, A>& head, auto batch, auto h) {
-    const Rows<T, A> o(out.o, batch, h);
+  Arena arena(workspace);
+  Scratch scratch(problem, arena);
+  for_each_head<T>(problem, in, scratch, [&](const Head<T>& head, auto batch, auto h) {
+    const Rows<T> o(out.o, batch, h);
     head.summarize();
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(head.query_blocks.size()); ++i) {
       const Block& block = head.query_blocks[i];
@@ -20,10 +20,10 @@ void forward(const Problem& problem, const ForwardInputs& in, const ForwardOutpu
         if (head.causal()) head.join(i, token);
         head.load_query(token);
         head.read_out();
-        A factor = 1;
+        double factor = 1;
         if (problem.normalizer != Normalizer::none) {
-          const A denominator = head.denominator(i, w);
-          factor = denominator == 0 ? A{0} : A{1} / denominator;
+          const double denominator = head.denominator(i, w);
+          factor = denominator == 0 ? 0.0 : 1.0 / denominator;
         }
         for (std::int64_t d = 0; d < problem.dv; ++d) {
           o.set(token, d, factor * scratch.numerator[d]);
@@ -33,15 +33,15 @@ void forward(const Problem& problem, const ForwardInputs& in, const ForwardOutpu
   });
 }
 
-std::size_t forward_workspace(const Problem& problem) { return Scratch<double>::size(problem); }
+std::size_t forward_workspace(const Problem& problem) { return Scratch::size(problem); }
 
-template void forward<float, float>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
-                                    const Workspace&);
-template void forward<double, double>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
-                                      const Workspace&);
-template void forward<BFloat16, float>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
-                                       const Workspace&);
-template void forward<Float16, float>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
-                                      const Workspace&);
+template void forward<float>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
+                             const Workspace&);
+template void forward<double>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
+                              const Workspace&);
+template void forward<BFloat16>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
+                                const Workspace&);
+template void forward<Float16>(const Problem&, const ForwardInputs&, const ForwardOutputs&,
+                               const Workspace&);
 
 }  // namespace mhla::reference

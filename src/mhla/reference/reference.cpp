@@ -1,16 +1,11 @@
 // The reference as an entry of the planner: serves everything on the CPU, slowly.
 #include "mhla/reference/reference.h"
 
-#include <type_traits>
-
 #include "mhla/core/cost.h"
 #include "mhla/core/half.h"
 
 namespace mhla {
 namespace {
-
-template <typename T>
-using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 std::optional<std::string> refuses(const Problem& problem) {
   if (problem.device.kind == Device::Kind::cpu) return std::nullopt;
@@ -22,30 +17,24 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return linear_cost(problem).forward_flops / kScalarRate;
 }
 
-std::size_t arithmetic_size(const Problem& problem) {
-  return problem.dtype == DType::f64 ? sizeof(double) : sizeof(float);
-}
-
 std::size_t forward_bytes(const Problem& problem, const PlanOptions&) {
-  return reference::forward_workspace(problem) * arithmetic_size(problem);
+  return reference::forward_workspace(problem) * sizeof(double);
 }
 
 std::size_t backward_bytes(const Problem& problem, const PlanOptions&) {
-  return reference::backward_workspace(problem) * arithmetic_size(problem);
+  return reference::backward_workspace(problem) * sizeof(double);
 }
 
 void run_forward(const PlanData& plan, const ForwardInputs& in, const ForwardOutputs& out,
                  const Workspace& workspace, Stream) {
-  with_dtype(plan.problem.dtype, [&]<typename T>(T) {
-    reference::forward<T, Arithmetic<T>>(plan.problem, in, out, workspace);
-  });
+  with_dtype(plan.problem.dtype,
+             [&]<typename T>(T) { reference::forward<T>(plan.problem, in, out, workspace); });
 }
 
 void run_backward(const PlanData& plan, const BackwardInputs& in, const BackwardOutputs& out,
                   const Workspace& workspace, Stream) {
-  with_dtype(plan.problem.dtype, [&]<typename T>(T) {
-    reference::backward<T, Arithmetic<T>>(plan.problem, in, out, workspace);
-  });
+  with_dtype(plan.problem.dtype,
+             [&]<typename T>(T) { reference::backward<T>(plan.problem, in, out, workspace); });
 }
 
 constexpr Implementation kReference{.name = "reference",

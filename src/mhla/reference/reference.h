@@ -5,15 +5,15 @@
 
 namespace mhla::reference {
 
-// Storage type T of the tensors, arithmetic type A (f64 for f64, f32 otherwise).
-template <typename T, typename A>
+// T is how the tensors are stored; arithmetic is f64 throughout.
+template <typename T>
 void forward(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out,
              const Workspace& workspace);
-template <typename T, typename A>
+template <typename T>
 void backward(const Problem& problem, const BackwardInputs& in, const BackwardOutputs& out,
               const Workspace& workspace);
 
-// In elements of A.
+// In elements of double.
 std::size_t forward_workspace(const Problem& problem);
 std::size_t backward_workspace(const Problem& problem);
 

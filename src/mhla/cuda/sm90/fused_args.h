@@ -8,15 +8,15 @@
 
 namespace mhla::cuda::sm90 {
 
-inline constexpr int kFusedRows = 16;    // tokens of a warp's row tile: one mma tile
-inline constexpr int kFusedTiles = 4;    // row tiles per warp: two stages of k and v, or four of q
-inline constexpr int kFusedPad = 8;      // elements behind every row and every summary
+inline constexpr int kFusedRows = 16;  // tokens of a warp's row tile: one mma tile
+inline constexpr int kFusedTiles = 4;  // row tiles per warp: two stages of k and v, or four of q
+inline constexpr int kFusedPad = 8;    // elements behind every row and every summary
 
 struct FusedArgs {
   const DeviceBlock* q_table;  // [q_blocks]
   const DeviceBlock* k_table;  // [k_blocks]
   int q_blocks, k_blocks;
-  int q_slices;                // row tiles of the largest query block
+  int q_slices;  // row tiles of the largest query block
   int heads;
   int dk, dv;
   Map map;
@@ -32,9 +32,7 @@ struct FusedArgs {
 // Shared memory: summaries [padded blocks], then kFusedTiles row tiles per warp. A summary is
 // [width] rows of [width + pad] elements, and a pad: neither ldmatrix over its rows nor over the
 // same entry of many summaries meets a bank conflict. Column `width` holds the key sums.
-constexpr int fused_summary_elements(int width) {
-  return width * (width + kFusedPad) + kFusedPad;
-}
+constexpr int fused_summary_elements(int width) { return width * (width + kFusedPad) + kFusedPad; }
 constexpr int fused_tiles_bytes(int width) {  // per warp
   return kFusedTiles * kFusedRows * (width + kFusedPad) * 2;
 }

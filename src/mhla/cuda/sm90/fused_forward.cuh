@@ -16,7 +16,7 @@ struct Fused {
   using Tile = RowTile<bf16, kFusedRows, D, 32>;  // [16][D + pad], of one warp
   static constexpr int kLd = Tile::kLd;
   static constexpr int kSummary = fused_summary_elements(D);
-  static constexpr int kEntries = D * kLd;        // of a summary, row padding included
+  static constexpr int kEntries = D * kLd;  // of a summary, row padding included
   static constexpr int kThreads = fused_max_warps(D) * 32;
   static_assert(kLd == D + kFusedPad);
 };
@@ -24,7 +24,7 @@ struct Fused {
 // phi of a row tile; rows and columns that do not exist become zero, not eps.
 template <typename Tile, typename F>
 __device__ __forceinline__ void map_rows(bf16* tile, const Map& map, int rows, int cols, F&& seen) {
-  Tile::transform(tile, [&](int row, int col, float(&x)[kChunk<bf16>]) {
+  Tile::transform(tile, [&](int row, int col, float (&x)[kChunk<bf16>]) {
 #pragma unroll
     for (int i = 0; i < kChunk<bf16>; ++i) {
       x[i] = row < rows && col + i < cols ? feature(map, x[i]) : 0.f;
@@ -38,8 +38,7 @@ __device__ __forceinline__ void map_rows(bf16* tile, const Map& map, int rows, i
 // warps-th block.
 template <typename F>
 __device__ __forceinline__ void fused_summaries(const FusedArgs& args, int batch, int head,
-                                                int warp, int warps, bf16* tiles,
-                                                bf16* summaries) {
+                                                int warp, int warps, bf16* tiles, bf16* summaries) {
   using Tile = typename F::Tile;
   const int lane = threadIdx.x;
   const bf16* k = args.k.head<const bf16>(batch, head);
@@ -73,13 +72,12 @@ __device__ __forceinline__ void fused_summaries(const FusedArgs& args, int batch
       start();
       ptx::copy_wait<1>();
       bf16* k_tile = tiles + step % 2 * 2 * Tile::kElements;
-      map_rows<Tile>(k_tile, args.map, count - first, args.dk,
-                     [&](float(&x)[kChunk<bf16>]) {
+      map_rows<Tile>(k_tile, args.map, count - first, args.dk, [&](float (&x)[kChunk<bf16>]) {
 #pragma unroll
-                       for (int i = 0; i < kChunk<bf16>; ++i) {
-                         sums[i] += to_float(from_float<bf16>(x[i]));
-                       }
-                     });
+        for (int i = 0; i < kChunk<bf16>; ++i) {
+          sums[i] += to_float(from_float<bf16>(x[i]));
+        }
+      });
       __syncwarp();
       mma_AtB(acc, k_tile, F::kLd, k_tile + Tile::kElements, F::kLd, kFusedRows);
       __syncwarp();
@@ -144,9 +142,9 @@ __device__ __forceinline__ void fused_mix(const FusedArgs& args, int head, int w
 
 // o = phi(q) S~_i over phi(q) z~_i (Eq. 4). `mix` runs while the first queries are on their way.
 template <typename F, typename Mix>
-__device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, int head,
-                                              int warp, int warps, bf16* tiles,
-                                              const bf16* summaries, Mix&& mix) {
+__device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, int head, int warp,
+                                              int warps, bf16* tiles, const bf16* summaries,
+                                              Mix&& mix) {
   using Tile = typename F::Tile;
   const int lane = threadIdx.x;
   const bf16* q = args.q.head<const bf16>(batch, head);
@@ -166,8 +164,8 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
   const auto start = [&] {
     if (load_slice < slices) {
       Tile::load(tiles + loaded++ % kFusedTiles * Tile::kElements, q, args.q,
-                 args.q_table[load_slice / args.q_slices],
-                 load_slice % args.q_slices * kFusedRows, args.dk);
+                 args.q_table[load_slice / args.q_slices], load_slice % args.q_slices * kFusedRows,
+                 args.dk);
       load_slice = following(load_slice);
     }
     ptx::copy_commit();
@@ -181,7 +179,7 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
     ptx::copy_wait<kFusedTiles - 2>();
     const DeviceBlock block = args.q_table[slice / args.q_slices];
     bf16* tile = tiles + step % kFusedTiles * Tile::kElements;
-    map_rows<Tile>(tile, args.map, rows_of(block, slice), args.dk, [](float(&)[kChunk<bf16>]) {});
+    map_rows<Tile>(tile, args.map, rows_of(block, slice), args.dk, [](float (&)[kChunk<bf16>]) {});
     __syncwarp();
     start();  // into the tile of the step before, which is written out
     // The two tiles past D hold the denominator (column D) and nothing of use.
@@ -203,8 +201,8 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
       const int col = j * 8 + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        store_pair(tile + (lane / 4 + 8 * half) * F::kLd + col,
-                   acc[0][j][2 * half] * factor[half], acc[0][j][2 * half + 1] * factor[half]);
+        store_pair(tile + (lane / 4 + 8 * half) * F::kLd + col, acc[0][j][2 * half] * factor[half],
+                   acc[0][j][2 * half + 1] * factor[half]);
       }
     }
     __syncwarp();
