@@ -1,0 +1,156 @@
+// Backward by queries: the row factors from one sweep over the keys, then
+// d_q = ((dP - mean) * m) phi(k) * scale * phi'(q) from a second one, with dP = d_o v^T.
+//
+// <d_o, o> is the mean of dP under the row's weights, so o itself is not read.
+#pragma once
+
+#include "mhla/cuda/sm90/dense_tile.cuh"
+
+namespace mhla::cuda::sm90 {
+
+__device__ __forceinline__ float sum_of_quad(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(kThreads, 1)
+    dense_backward_query_kernel(const __grid_constant__ DenseArgs args) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const Shared<D, true> shared(args, ptx::shared_address(memory));
+  if (begin_roles(shared)) {
+    give_registers<kLoaderRegisters>();
+    Loader<T, D, true, false, false, 0>(args, shared.base).run(args.normalize ? 2 : 1);
+    return;
+  }
+  take_registers<kComputeRegisters>();
+
+  constexpr int kGroups = D / 8;
+  const int warpgroup = warpgroup_index();
+  const SlotPlan plan = slot_plan(D, args.row_blocks, false, false, 0);
+  Ring row_ring;
+  ColumnWalk walk(args);
+  for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
+    const Work work(args, item);
+    walk.begin_item();
+    for (int pass = 0; pass < work.passes; ++pass) {
+      const bool last_pass = pass + 1 == work.passes;
+      const int first = (pass * kWarpgroups + warpgroup) * kTile;
+      if (first >= work.group.rows) {
+        for (int sweep = args.normalize ? 0 : 1; sweep < 2; ++sweep) {
+          walk.begin_sweep(last_pass && sweep == 1);
+          skip_sweep(shared, walk, work.group.columns);
+        }
+        continue;
+      }
+
+      // Queries and output gradients of this tile
+      const Rows rows(args, work.group.row_first + first, work.group.rows - first);
+      Fragments<D> q, d_o;
+      barrier_wait(shared.row_full(warpgroup, row_ring.index), row_ring.parity);
+      q.load(shared.row_tile(warpgroup, row_ring.index));
+      d_o.load(shared.row_tile(warpgroup, row_ring.index) + kTile * D * 2);
+      release(shared.row_empty(warpgroup, row_ring.index));
+      row_ring.advance(shared.buffers);
+
+      // First sweep: denominator and mean
+      float scale[2] = {args.scale, args.scale}, mean[2] = {};
+      if (args.normalize) {
+        walk.begin_sweep(false);
+        float den[2] = {}, sum[2] = {};
+        for (int c = 0; c < work.group.columns; c += kTile) {
+          const std::uint32_t slot = shared.slot(walk.ring.index);
+          barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+          float s[kTile / 2], dp[kTile / 2];
+          wgmma_fence();
+          issue_scores<T, D, kTile>(s, q, slot);
+          issue_scores<T, D, kTile>(dp, d_o, slot + plan.z);
+          wgmma_commit();
+          wgmma_wait<0>();
+#pragma unroll
+          for (int g = 0; g < kTile / 8; ++g) {
+            float m[4];
+            load_weights<false>(m, args, rows, slot + plan.weights, slot + plan.order, g);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const float a = m[i] * s[4 * g + i];
+              den[i / 2] += a;
+              sum[i / 2] += a * dp[4 * g + i];
+            }
+          }
+          if (walk.last) release(shared.column_empty(walk.ring.index));
+          walk.ring.advance(shared.slots);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float d = args.scale * sum_of_quad(den[i]) + args.eps;
+          scale[i] = d == 0.f ? 0.f : args.scale / d;
+          mean[i] = sum_of_quad(sum[i]) * scale[i];
+        }
+      }
+      RowFactor* factors = args.factors + work.pair * args.factor_stride;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (threadIdx.x % 4 == 0 && rows.valid[i]) factors[rows.token[i]] = {scale[i], mean[i]};
+      }
+
+      // Second sweep: d_q
+      walk.begin_sweep(last_pass);
+      float dq[D / 2] = {};
+      float dp[kTile / 2];
+      barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+      wgmma_fence();
+      issue_scores<T, D, kTile>(dp, d_o, shared.slot(walk.ring.index) + plan.z);
+      wgmma_commit();
+      wgmma_wait<0>();
+      for (int c = kTile;; c += kTile) {
+        const int current = walk.ring.index;
+        const std::uint32_t slot = shared.slot(current);
+        walk.ring.advance(shared.slots);
+        std::uint32_t ds[kTile / 16][4];
+#pragma unroll
+        for (int g = 0; g < kTile / 8; ++g) {
+          float m[4];
+          load_weights<false>(m, args, rows, slot + plan.weights, slot + plan.order, g);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            ds[g / 2][g % 2 * 2 + i] = pack_pair<T>((dp[4 * g + 2 * i] - mean[i]) * m[2 * i],
+                                                    (dp[4 * g + 2 * i + 1] - mean[i]) * m[2 * i + 1]);
+          }
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kTile / 16; ++step) {
+          wgmma<T, D, true, true>(dq, ds[step], tokens_inner<kGroups>(slot, step));
+        }
+        wgmma_commit();
+        const bool more = c < work.group.columns;
+        if (more) {
+          barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+          wgmma_fence();
+          issue_scores<T, D, kTile>(dp, d_o, shared.slot(walk.ring.index) + plan.z);
+          wgmma_commit();
+        }
+        wgmma_wait<0>();
+        if (walk.last) release(shared.column_empty(current));
+        if (!more) break;
+      }
+
+      // Feature map, write
+      std::uint32_t words[kGroups][2];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float2 phi = unpack_pair<T>(q.pair(g, i));
+          words[g][i] =
+              pack_pair<T>(dq[4 * g + 2 * i] * scale[i] * feature_slope<T>(args.feature, phi.x),
+                           dq[4 * g + 2 * i + 1] * scale[i] * feature_slope<T>(args.feature, phi.y));
+        }
+      }
+      store_rows<T, D>(args.out_x, work.batch, work.head, rows, args.dk, words);
+    }
+  }
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,166 @@
+// Planning the dense form.
+#include "mhla/cuda/sm90/dense_plan.h"
+
+#include <algorithm>
+
+namespace mhla::cuda::sm90 {
+namespace {
+
+constexpr int kSharedBytes = 232448;  // what a thread block of sm_90 can have
+constexpr int kProcessors = 132;      // of an H200, where no device can be asked
+
+int attribute(const Problem& problem, cudaDeviceAttr which, int otherwise) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, which, problem.device.index) == cudaSuccess) return value;
+  cudaGetLastError();  // no driver is an answer, not a failure of the next call
+  return otherwise;
+}
+
+int compiled_width(std::int64_t width, int mixing_blocks) {
+  for (const int compiled : {32, 64, 72, 96, 128}) {
+    if (compiled == 72 && mixing_blocks > 16) continue;
+    if (width <= compiled) return compiled;
+  }
+  return 0;
+}
+
+int tiles(std::int64_t tokens) { return static_cast<int>((tokens + kTile - 1) / kTile); }
+
+// Two row buffers a warpgroup and as many column slots as fit; one row buffer when only then all
+// columns of a sequence stay in shared memory.
+DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel kernel) {
+  const bool transposed = kernel == DenseKernel::d_key;
+  const BlockLayout& rows = transposed ? problem.keys() : problem.layout;
+  const BlockLayout& columns = transposed ? problem.layout : problem.keys();
+  DenseStage stage;
+  stage.slot_bytes = slot_plan(plan.width, static_cast<int>(rows.mixing_size()),
+                               kernel == DenseKernel::forward, transposed, plan.mixing_blocks)
+                         .bytes;
+  const int row_bytes =
+      kWarpgroups * kTile * plan.width * 2 * (kernel == DenseKernel::forward ? 1 : 2);
+  int needed = 2;
+  for (const Sequence& sequence : columns.sequences()) {
+    needed = std::max(needed, tiles(sequence.tokens));
+  }
+  const auto slots_beside = [&](int buffers) {
+    return std::min(kMaxSlots, (kSharedBytes - kBarrierBytes - buffers * row_bytes) / stage.slot_bytes);
+  };
+  stage.row_buffers = kMaxRowBuffers;
+  if (slots_beside(2) < needed && (slots_beside(1) >= needed || slots_beside(2) < 2)) {
+    stage.row_buffers = 1;
+  }
+  stage.slots = slots_beside(stage.row_buffers);
+  stage.resident = stage.slots >= needed;
+  stage.shared_bytes = kBarrierBytes + stage.row_buffers * row_bytes + stage.slots * stage.slot_bytes;
+
+  // A thread block takes all rows of a sequence when its columns stay, unless that idles the chip.
+  const std::int64_t sequences = static_cast<std::int64_t>(rows.sequences().size());
+  const bool whole = stage.resident && plan.pairs * sequences >= plan.processors;
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const Sequence& r = rows.sequences()[s];
+    const Sequence& c = columns.sequences()[s];
+    const std::int64_t step = whole ? std::max<std::int64_t>(r.tokens, 1) : kTile * kWarpgroups;
+    for (std::int64_t first = 0; first < r.tokens; first += step) {
+      stage.groups.push_back({.row_first = static_cast<int>(r.first_token + first),
+                              .rows = static_cast<int>(std::min(step, r.tokens - first)),
+                              .column_first = static_cast<int>(c.first_token),
+                              .columns = static_cast<int>(c.tokens)});
+    }
+  }
+  return stage;
+}
+
+struct TokenTables {
+  std::vector<std::uint16_t> block;
+  std::vector<int> order, list, offsets;
+};
+
+TokenTables token_tables(const BlockLayout& layout) {
+  TokenTables tables;
+  tables.block.resize(layout.tokens());
+  tables.order.resize(layout.tokens());
+  std::vector<std::vector<int>> members(layout.mixing_size());
+  std::int64_t sequence = -1;
+  int rank = 0;
+  for (const Block& block : layout.blocks()) {
+    if (block.sequence != sequence) rank = 0;
+    sequence = block.sequence;
+    for (std::int64_t p = 0; p < block.tokens(); ++p) {
+      const std::int64_t token = block.token(p);
+      tables.block[token] = static_cast<std::uint16_t>(block.index);
+      tables.order[token] = rank++;
+      members[block.index].push_back(static_cast<int>(token));
+    }
+  }
+  for (const std::vector<int>& tokens : members) {
+    tables.offsets.push_back(static_cast<int>(tables.list.size()));
+    tables.list.insert(tables.list.end(), tokens.begin(), tokens.end());
+  }
+  tables.offsets.push_back(static_cast<int>(tables.list.size()));
+  return tables;
+}
+
+}  // namespace
+
+int DensePlan::grid(DenseKernel kernel) const {
+  return static_cast<int>(std::min<std::int64_t>(processors, items(kernel)));
+}
+
+bool DensePlan::sums_by_head(const Problem& problem) const {
+  return problem.mixing_per_head || stage(DenseKernel::d_key).groups.size() != 1;
+}
+
+std::int64_t DensePlan::sum_slots(const Problem& problem) const {
+  return sums_by_head(problem) ? pairs : grid(DenseKernel::d_key);
+}
+
+std::optional<std::string> dense_refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (attribute(problem, cudaDevAttrComputeCapabilityMajor, 9) != 9) return "needs compute capability 9.0";
+  if (problem.dtype != DType::bf16 && problem.dtype != DType::f16) return "takes bf16 and f16";
+  if (problem.dk > kMaxWidth || problem.dv > kMaxWidth) return "dk and dv are at most 128";
+  if (problem.normalizer == Normalizer::shared_position) return "has no shared_position normaliser";
+  if (problem.separate_denominator) return "takes no separate denominator";
+  if (problem.layout.mixing_size() > kMaxBlocks || problem.keys().mixing_size() > kMaxBlocks) {
+    return "takes at most 64 blocks a sequence";
+  }
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  const std::int64_t tokens = std::max(problem.layout.tokens(), problem.keys().tokens());
+  if (tokens > kMost / kMaxBlocks || problem.batch * problem.heads > kMost / std::max<std::int64_t>(tokens, 1)) {
+    return "counts rows in 32 bits";
+  }
+  for (std::size_t s = 0; s < problem.layout.sequences().size(); ++s) {
+    if ((problem.layout.sequences()[s].tokens == 0) != (problem.keys().sequences()[s].tokens == 0)) {
+      return "needs keys for every sequence of queries";
+    }
+  }
+  return std::nullopt;
+}
+
+DensePlan dense_plan(const Problem& problem) {
+  DensePlan plan;
+  const std::int64_t blocks = std::max(problem.layout.mixing_size(), problem.keys().mixing_size());
+  plan.mixing_blocks = blocks <= 16 ? 16 : 64;
+  plan.width = compiled_width(std::max(problem.dk, problem.dv), plan.mixing_blocks);
+  plan.processors = attribute(problem, cudaDevAttrMultiProcessorCount, kProcessors);
+  plan.pairs = problem.batch * problem.heads;
+  for (const DenseKernel kernel : {DenseKernel::forward, DenseKernel::d_query, DenseKernel::d_key}) {
+    plan.stages[static_cast<int>(kernel)] = make_stage(problem, plan, kernel);
+  }
+  return plan;
+}
+
+DenseTables::DenseTables(const Problem& problem, const DensePlan& plan) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    groups[i] = DeviceTable<DenseGroup>(plan.stages[i].groups);
+  }
+  const TokenTables queries = token_tables(problem.layout), keys = token_tables(problem.keys());
+  query_block = DeviceTable<std::uint16_t>(queries.block);
+  key_block = DeviceTable<std::uint16_t>(keys.block);
+  query_order = DeviceTable<int>(queries.order);
+  key_order = DeviceTable<int>(keys.order);
+  key_list = DeviceTable<int>(keys.list);
+  key_offsets = DeviceTable<int>(keys.offsets);
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,216 @@
+// What the computing warps of all dense kernels share: row fragments, weights, output rows.
+#pragma once
+
+#include "mhla/cuda/sm90/dense_load.cuh"
+
+namespace mhla::cuda::sm90 {
+
+// A thread holds rows `lane / 4` and `lane / 4 + 8` of its warp's 16 rows, and of every group of 8
+// columns the pair 2 * (lane % 4). Accumulators: [group][row of the two][column of the pair].
+template <int D>
+struct Fragments {
+  static constexpr int kChunks = D / 8, kSteps = (kChunks + 1) / 2;
+  std::uint32_t step[kSteps][4];
+
+  // tile: 64 rows, of which this warp takes 16.
+  __device__ __forceinline__ void load(std::uint32_t tile) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const std::uint32_t rows = tile + (2 * warp + lane / 8 % 2) * kChunks * kCore + lane % 8 * 16;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const bool lone = 2 * s + 1 == kChunks;
+      const std::uint32_t at = rows + (2 * s + (lone ? 0 : lane / 16)) * kCore;
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                   : "=r"(step[s][0]), "=r"(step[s][1]), "=r"(step[s][2]), "=r"(step[s][3])
+                   : "r"(at)
+                   : "memory");
+      if (lone) step[s][2] = step[s][3] = 0;
+    }
+  }
+  // The pair of columns of `group` in row 0 or 1 of this thread.
+  __device__ __forceinline__ std::uint32_t pair(int group, int row) const {
+    return step[group / 2][group % 2 * 2 + row];
+  }
+};
+
+__device__ __forceinline__ float2 load_shared_2(std::uint32_t at) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ float4 load_shared_4(std::uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
+// The two rows of this thread inside a tile of 64.
+struct Rows {
+  int token[2];    // of the batch entry; may lie past the end
+  bool valid[2];
+  int weights[2];  // byte offset of the row's block in the weight table of a slot
+  int order[2];
+
+  __device__ Rows(const DenseArgs& args, int first, int count) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp * 16 + lane / 4 + 8 * i;
+      token[i] = first + row;
+      valid[i] = row < count;
+      const int block = valid[i] ? args.row_block[token[i]] : 0;
+      weights[i] = 4 * (block * kWeightStride + lane % 4 * 2);
+      order[i] = args.seen == Seen::tokens_before && valid[i] ? args.row_order[token[i]] : 0;
+    }
+  }
+};
+
+// Sets to zero which of this thread's four values in a group of 8 columns the causal mask hides.
+template <bool kRowsAreKeys>
+__device__ __forceinline__ void hide(float (&x)[4], const DenseArgs& args, const Rows& rows,
+                                     std::uint32_t order, int group) {
+  if (args.seen != Seen::tokens_before) return;
+  const float2 pair = load_shared_2(order + (group * 8 + threadIdx.x % 4 * 2) * 4);
+  const int column[2] = {__float_as_int(pair.x), __float_as_int(pair.y)};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = rows.order[i / 2];
+    if (kRowsAreKeys ? column[i % 2] < row : column[i % 2] > row) x[i] = 0.f;
+  }
+}
+
+// Mixing weights of this thread's four scores in a group of 8 columns, zero where hidden.
+template <bool kRowsAreKeys>
+__device__ __forceinline__ void load_weights(float (&m)[4], const DenseArgs& args, const Rows& rows,
+                                             std::uint32_t table, std::uint32_t order, int group) {
+  const float2 m0 = load_shared_2(table + rows.weights[0] + group * 32);
+  const float2 m1 = load_shared_2(table + rows.weights[1] + group * 32);
+  m[0] = m0.x, m[1] = m0.y, m[2] = m1.x, m[3] = m1.y;
+  hide<kRowsAreKeys>(m, args, rows, order, group);
+}
+
+// Scores of 64 rows and kN columns: fragments times a tile (from its first token on).
+template <typename T, int D, int kN>
+__device__ __forceinline__ void issue_scores(float (&s)[kN / 2], const Fragments<D>& rows,
+                                             std::uint32_t tile) {
+  constexpr int kChunks = D / 8;
+  wgmma<T, kN, false, false>(s, rows.step[0], columns_inner<kChunks>(tile, 0));
+#pragma unroll
+  for (int step = 1; step < Fragments<D>::kSteps; ++step) {
+    wgmma<T, kN, false, true>(s, rows.step[step], columns_inner<kChunks>(tile, step));
+  }
+}
+
+// Writes this thread's rows of a [B, N, H, width] tensor. Neighbouring lanes swap halves of two
+// column groups, so that four lanes store 32 contiguous bytes.
+template <typename T, int D>
+__device__ __forceinline__ void store_rows(const RowTensor& tensor, int batch, int head,
+                                           const Rows& rows, int width,
+                                           const std::uint32_t (&words)[D / 8][2]) {
+  if (tensor.data == nullptr) return;
+  const int quad = threadIdx.x % 4;
+  const bool odd = quad % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    T* row = tensor.head<T>(batch, head) + rows.token[i] * tensor.token_stride;
+#pragma unroll
+    for (int g = 0; g < D / 8; g += 2) {
+      if (g + 1 < D / 8) {
+        const std::uint32_t mine = odd ? words[g + 1][i] : words[g][i];
+        const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[g][i] : words[g + 1][i], 1);
+        const int column = (odd ? g + 1 : g) * 8 + quad / 2 * 4;
+        const uint2 both = odd ? make_uint2(other, mine) : make_uint2(mine, other);
+        if (!rows.valid[i] || column >= width) continue;
+        if (tensor.vectors) {
+          *reinterpret_cast<uint2*>(row + column) = both;
+        } else {
+          for (int e = 0; e < 4 && column + e < width; ++e) {
+            const std::uint32_t word = e < 2 ? both.x : both.y;
+            row[column + e].bits = static_cast<std::uint16_t>(e % 2 ? word >> 16 : word);
+          }
+        }
+      } else {
+        const int column = g * 8 + quad * 2;
+        if (!rows.valid[i] || column >= width) continue;
+        if (tensor.vectors) {
+          *reinterpret_cast<std::uint32_t*>(row + column) = words[g][i];
+        } else {
+          row[column].bits = static_cast<std::uint16_t>(words[g][i]);
+          if (column + 1 < width) row[column + 1].bits = static_cast<std::uint16_t>(words[g][i] >> 16);
+        }
+      }
+    }
+  }
+}
+
+// NOTE: read from lane 0, which tells the compiler that branches on it do not diverge.
+__device__ __forceinline__ int warpgroup_index() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+}
+
+// Sets the barriers up, then parts the thread block: returns true for the loading warpgroup.
+template <int D, bool kRowZ>
+__device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ>& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < shared.slots; ++i) {
+      barrier_init(shared.column_full(i), 128);
+      barrier_init(shared.column_empty(i), 4 * kWarpgroups);
+    }
+    for (int i = 0; i < kWarpgroups * shared.buffers; ++i) {
+      barrier_init(shared.row_full(i / shared.buffers, i % shared.buffers), 128);
+      barrier_init(shared.row_empty(i / shared.buffers, i % shared.buffers), 4);
+    }
+  }
+  __syncthreads();
+  return warpgroup_index() == kWarpgroups;
+}
+
+// One arrival a warp, once all its lanes are done with the buffer.
+__device__ __forceinline__ void release(std::uint32_t empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+}
+
+// Which item, pass and tile a computing warpgroup is at.
+struct Work {
+  int batch, head, pair, passes;
+  DenseGroup group;
+
+  __device__ Work(const DenseArgs& args, int item) {
+    pair = item / args.groups_count;
+    group = args.groups[item - pair * args.groups_count];
+    batch = pair / args.heads;
+    head = pair - batch * args.heads;
+    passes = (group.rows + kTile * kWarpgroups - 1) / (kTile * kWarpgroups);
+  }
+};
+
+// The column slots as one warpgroup walks them: sweeps over resident columns start again at the
+// same slot and free the slots in the last sweep of an item; other sweeps free them at once.
+struct ColumnWalk {
+  Ring ring, first;
+  bool resident, last = false;
+
+  __device__ explicit ColumnWalk(const DenseArgs& args) : resident(args.resident != 0) {}
+  __device__ void begin_item() { first = ring; }
+  __device__ void begin_sweep(bool last_of_item) {
+    if (resident) ring = first;
+    last = last_of_item || !resident;
+  }
+};
+
+// Waits for all columns of a sweep and frees them: for a warpgroup without rows in this pass.
+template <int D, bool kRowZ>
+__device__ __forceinline__ void skip_sweep(const Shared<D, kRowZ>& shared, ColumnWalk& walk,
+                                           int columns) {
+  for (int c = 0; c < columns; c += kTile) {
+    barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+    if (walk.last) release(shared.column_empty(walk.ring.index));
+    walk.ring.advance(shared.slots);
+  }
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,67 @@
+// phi on two 16-bit elements at once, rounded to their type, and its derivative from that value.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "mhla/cuda/device/types.cuh"
+#include "mhla/cuda/sm90/dense_args.h"
+
+namespace mhla::cuda::sm90 {
+
+template <typename T>
+__device__ __forceinline__ std::uint32_t pack_pair(float lo, float hi) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return ptx::pack_bf16(lo, hi);
+  } else {
+    return ptx::pack_f16(lo, hi);
+  }
+}
+template <typename T>
+__device__ __forceinline__ float2 unpack_pair(std::uint32_t word) {
+  return make_float2(to_float(T{static_cast<std::uint16_t>(word)}),
+                     to_float(T{static_cast<std::uint16_t>(word >> 16)}));
+}
+
+// 1e-6 rounds to 0.998e-6 in bf16 and to 1.013e-6 in f16, whose next value is 1.073e-6.
+template <typename T>
+inline constexpr std::uint32_t kEpsPair = std::is_same_v<T, bf16> ? 0x35863586u : 0x00110011u;
+template <typename T>
+inline constexpr float kAboveEps = std::is_same_v<T, bf16> ? 1.0e-6f : 1.04e-6f;
+
+// NaN stays NaN.
+template <typename T, Feature kFeature>
+__device__ __forceinline__ std::uint32_t feature_pair(std::uint32_t x) {
+  if constexpr (kFeature == Feature::identity) return x;
+  if constexpr (kFeature == Feature::elu1) {
+    const float2 pair = unpack_pair<T>(x);
+    return pack_pair<T>(pair.x > 0.f ? pair.x + 1.f : __expf(pair.x),
+                        pair.y > 0.f ? pair.y + 1.f : __expf(pair.y));
+  }
+  std::uint32_t y;
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("max.NaN.bf16x2 %0, %1, %2;\n" : "=r"(y) : "r"(x), "r"(0u));
+    if constexpr (kFeature == Feature::relu_eps) {
+      asm("add.rn.bf16x2 %0, %1, %2;\n" : "=r"(y) : "r"(y), "r"(kEpsPair<T>));
+    }
+  } else {
+    asm("max.NaN.f16x2 %0, %1, %2;\n" : "=r"(y) : "r"(x), "r"(0u));
+    if constexpr (kFeature == Feature::relu_eps) {
+      asm("add.rn.f16x2 %0, %1, %2;\n" : "=r"(y) : "r"(y), "r"(kEpsPair<T>));
+    }
+  }
+  return y;
+}
+
+template <typename T>
+__device__ __forceinline__ float feature_slope(Feature feature, float phi) {
+  switch (feature) {
+    case Feature::relu_eps: return phi > kAboveEps<T> ? 1.f : 0.f;
+    case Feature::relu: return phi > 0.f ? 1.f : 0.f;
+    case Feature::elu1: return fminf(phi, 1.f);
+    case Feature::identity: break;
+  }
+  return 1.f;
+}
+
+}  // namespace mhla::cuda::sm90

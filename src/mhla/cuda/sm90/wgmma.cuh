@@ -1,0 +1,129 @@
+// Products of a warpgroup (4 warps) on the tensor cores of sm_90a, and their shared-memory operands.
+//
+// An operand is a tile of 64 tokens stored as 8x8 "core matrices" of 128 contiguous bytes:
+// [8 token groups][chunks of 8 columns][8 tokens][8 columns]. The same bytes are read with the
+// columns as inner dimension (scores) or with the tokens as inner dimension (outputs): only the two
+// strides of the descriptor swap. No swizzle: a core matrix covers all 32 banks once.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "mhla/cuda/device/types.cuh"
+
+namespace mhla::cuda::sm90 {
+
+inline constexpr int kCore = 128;  // bytes of a core matrix
+
+// Byte strides between core matrices: `inner` along the dimension that is summed over.
+__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address, int inner, int outer) {
+  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) |
+         static_cast<std::uint64_t>(inner >> 4) << 16 |
+         static_cast<std::uint64_t>(outer >> 4) << 32;
+}
+
+// Inner dimension = 16 columns, chunks 2 * step and 2 * step + 1. With an odd number of chunks the
+// last one is read twice; the other factor is zero there.
+template <int kChunks>
+__device__ __forceinline__ std::uint64_t columns_inner(std::uint32_t tile, int step) {
+  const bool lone = kChunks % 2 != 0 && 2 * step + 1 == kChunks;
+  return descriptor(tile + 2 * step * kCore, lone ? 0 : kCore, kChunks * kCore);
+}
+// Inner dimension = tokens 16 * step and on, outer = all columns.
+template <int kChunks>
+__device__ __forceinline__ std::uint64_t tokens_inner(std::uint32_t tile, int step) {
+  return descriptor(tile + 2 * step * kChunks * kCore, kChunks * kCore, kCore);
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Operand lists of 4 accumulators a group of 8 columns.
+#define MHLA_R1 "%0,%1,%2,%3"
+#define MHLA_R2 MHLA_R1 ",%4,%5,%6,%7"
+#define MHLA_R4 MHLA_R2 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define MHLA_R5 MHLA_R4 ",%16,%17,%18,%19"
+#define MHLA_R8 MHLA_R5 ",%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MHLA_R9 MHLA_R8 ",%32,%33,%34,%35"
+#define MHLA_R10 MHLA_R9 ",%36,%37,%38,%39"
+#define MHLA_R12 MHLA_R10 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define MHLA_R13 MHLA_R12 ",%48,%49,%50,%51"
+#define MHLA_R16 MHLA_R13 ",%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define MHLA_R17 MHLA_R16 ",%64,%65,%66,%67"
+#define MHLA_G(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define MHLA_D2(C) MHLA_G(C, 0), MHLA_G(C, 4)
+#define MHLA_D4(C) MHLA_D2(C), MHLA_G(C, 8), MHLA_G(C, 12)
+#define MHLA_D5(C) MHLA_D4(C), MHLA_G(C, 16)
+#define MHLA_D8(C) MHLA_D5(C), MHLA_G(C, 20), MHLA_G(C, 24), MHLA_G(C, 28)
+#define MHLA_D9(C) MHLA_D8(C), MHLA_G(C, 32)
+#define MHLA_D10(C) MHLA_D9(C), MHLA_G(C, 36)
+#define MHLA_D12(C) MHLA_D10(C), MHLA_G(C, 40), MHLA_G(C, 44)
+#define MHLA_D13(C) MHLA_D12(C), MHLA_G(C, 48)
+#define MHLA_D16(C) MHLA_D13(C), MHLA_G(C, 52), MHLA_G(C, 56), MHLA_G(C, 60)
+#define MHLA_D17(C) MHLA_D16(C), MHLA_G(C, 64)
+#define MHLA_INOUT "+f"
+#define MHLA_OUT "=f"
+// NOTE: the first product of a sum writes its accumulators only ("=f"), so that their registers are
+// free while the previous sum is being used.
+#define MHLA_WGMMA_ASM(N, G, TYPE, C, ACC, A0, A1, A2, A3, B, P, T)                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MHLA_R##G      \
+               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, %" #T ";\n}\n"         \
+               : MHLA_D##G(C)                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACC), "n"(kTokensInner))
+#define MHLA_WGMMA(N, G, ...)                                                                  \
+  if constexpr (kN == N && std::is_same_v<T, bf16> && kAccumulate) {                               \
+    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_INOUT, 1, __VA_ARGS__);                                      \
+  } else if constexpr (kN == N && std::is_same_v<T, bf16>) {                                       \
+    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_OUT, 0, __VA_ARGS__);                                        \
+  } else if constexpr (kN == N && kAccumulate) {                                                   \
+    MHLA_WGMMA_ASM(N, G, "f16", MHLA_INOUT, 1, __VA_ARGS__);                                       \
+  } else if constexpr (kN == N) {                                                                  \
+    MHLA_WGMMA_ASM(N, G, "f16", MHLA_OUT, 0, __VA_ARGS__);                                         \
+  }
+
+// d[64 x kN] = or += a[64 x 16] b[16 x kN]; a from registers (fragments of mma.m16n8k16, one warp
+// for 16 rows), b from shared memory.
+template <typename T, int kN, bool kTokensInner, bool kAccumulate>
+__device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
+                                      std::uint64_t b) {
+  MHLA_WGMMA(16, 2, 8, 9, 10, 11, 12, 13, 14)
+  MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22)
+  MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26)
+  MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38)
+  MHLA_WGMMA(72, 9, 36, 37, 38, 39, 40, 41, 42)
+  MHLA_WGMMA(80, 10, 40, 41, 42, 43, 44, 45, 46)
+  MHLA_WGMMA(96, 12, 48, 49, 50, 51, 52, 53, 54)
+  MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58)
+  MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70)
+  MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74)
+}
+
+#define MHLA_WGMMA_SHARED(TYPE, C, ACC)                                                            \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                        \
+               "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" MHLA_R4            \
+               "}, %16, %17, p, 1, 1, 0, 0;\n}\n"                                                  \
+               : MHLA_D4(C)                                                                        \
+               : "l"(a), "l"(b), "n"(ACC))
+
+// d[64 x 32] = or += a[64 x 16] b[16 x 32], both from shared memory with the columns inner.
+template <typename T, bool kAccumulate>
+__device__ __forceinline__ void wgmma_shared(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  if constexpr (std::is_same_v<T, bf16> && kAccumulate) {
+    MHLA_WGMMA_SHARED("bf16", MHLA_INOUT, 1);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    MHLA_WGMMA_SHARED("bf16", MHLA_OUT, 0);
+  } else if constexpr (kAccumulate) {
+    MHLA_WGMMA_SHARED("f16", MHLA_INOUT, 1);
+  } else {
+    MHLA_WGMMA_SHARED("f16", MHLA_OUT, 0);
+  }
+}
+
+}  // namespace mhla::cuda::sm90
