@@ -42,8 +42,8 @@ double tolerance(const Problem& problem, DType dtype) {
   return dtype == DType::f32 ? sums : sums + kRoundings * verify::unit_roundoff(dtype);
 }
 
-BenchAgreement compare(const BenchTruth& truth, const char* name, const std::vector<double>& expected,
-                       const TensorView& got) {
+BenchAgreement compare(const BenchTruth& truth, const char* name,
+                       const std::vector<double>& expected, const TensorView& got) {
   const std::vector<double> values = read(got);
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -84,9 +84,14 @@ BenchTruth make_truth(const Problem& problem, BenchData& data, bool gradients) {
   truth.d_v.resize(v.size());
   truth.d_mixing.resize(m.size());
   backward(reference,
-           {.q = view(q, p.dk), .k = view(k, p.dk), .v = view(v, p.dv), .mixing = mixing,
-            .o = view(truth.o, p.dv), .d_o = view(d_o, p.dv)},
-           {.d_q = view(truth.d_q, p.dk), .d_k = view(truth.d_k, p.dk),
+           {.q = view(q, p.dk),
+            .k = view(k, p.dk),
+            .v = view(v, p.dv),
+            .mixing = mixing,
+            .o = view(truth.o, p.dv),
+            .d_o = view(d_o, p.dv)},
+           {.d_q = view(truth.d_q, p.dk),
+            .d_k = view(truth.d_k, p.dk),
             .d_v = view(truth.d_v, p.dv),
             .d_mixing = TensorView::of(truth.d_mixing.data(), {mixing.shape[0], mixing.shape[1]})});
   return truth;
@@ -109,14 +114,17 @@ BenchAgreement check_mixing_gradient(const BenchTruth& truth, const Plan& whole,
                                      const BenchData& data) {
   Problem problem = truth.problem;
   problem.dtype = data.q.dtype;
-  const Plan part = plan(problem, {.implementation = whole.implementation(),
-                                   .threads = whole.data().options.threads});
+  const Plan part = plan(problem, {.implementation = whole.implementation()});
   std::vector<float> gradient(truth.d_mixing.size(), std::nanf(""));
-  const TensorView d_mixing =
-      TensorView::of(gradient.data(), {data.mixing.shape[0], data.mixing.shape[1]});
+  const TensorView d_mixing = TensorView::of(gradient.data(),
+                                             {data.mixing.shape[0], data.mixing.shape[1]});
   backward(part,
-           {.q = checked(truth, data.q), .k = checked(truth, data.k), .v = checked(truth, data.v),
-            .mixing = data.mixing, .o = checked(truth, data.o), .d_o = checked(truth, data.d_o)},
+           {.q = checked(truth, data.q),
+            .k = checked(truth, data.k),
+            .v = checked(truth, data.v),
+            .mixing = data.mixing,
+            .o = checked(truth, data.o),
+            .d_o = checked(truth, data.d_o)},
            {.d_mixing = d_mixing});
   BenchAgreement result = compare(truth, "d_mixing", truth.d_mixing, d_mixing);
   // It is kept in f32, but computed from tensors of the problem's dtype.

@@ -11,7 +11,7 @@ namespace mhla::cli {
 // What one head has to be: the last head of the last batch entry; of long causal sequences the
 // first tokens, on which nothing later has an influence.
 struct BenchTruth {
-  Problem problem;  // f64, one head
+  Problem problem;                                 // f64, one head
   std::vector<double> o, d_q, d_k, d_v, d_mixing;  // gradients empty when not asked for
 };
 

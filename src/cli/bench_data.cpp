@@ -75,7 +75,8 @@ BenchData::BenchData(const Problem& problem, bool fused) : weights_(start_weight
   mixing = weights_.view();
   mixing_bytes_ = static_cast<std::size_t>(mixing.size()) * sizeof(float);
   d_mixing_ = verify::allocate(verify::host_memory(), mixing_bytes_);
-  d_mixing = TensorView::contiguous(d_mixing_.get(), DType::f32, {mixing.shape[0], mixing.shape[1]});
+  d_mixing = TensorView::contiguous(d_mixing_.get(), DType::f32,
+                                    {mixing.shape[0], mixing.shape[1]});
   fill_random(q, 1);
   fill_random(k, 2);
   fill_random(v, 3);

@@ -22,13 +22,14 @@ class BenchData {
     return {.d_q = d_q, .d_k = d_k, .d_v = d_v, .d_mixing = d_mixing};
   }
 
-  void poison_outputs();                       // o and all gradients become NaN
+  void poison_outputs();                           // o and all gradients become NaN
   void fill_output_gradient(std::int64_t tokens);  // random up to that token, then zero
 
   TensorView q, k, v, mixing, o, d_o, d_q, d_k, d_v, d_mixing;
 
  private:
-  // Three [B, N, H, width] tensors in one buffer, side by side in a token's row or one after another.
+  // Three [B, N, H, width] tensors in one buffer, side by side in a token's row or one after
+  // another.
   void place(const Problem& problem, bool fused, verify::Allocation& memory, TensorView& a,
              TensorView& b, TensorView& c);
 

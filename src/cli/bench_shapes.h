@@ -11,10 +11,10 @@ namespace mhla::cli {
 
 struct BenchShape {
   std::string name;
-  Problem problem;  // f32
-  bool fused = true;      // q, k, v are slices of a [B, N, 3, H, D] projection
-  bool is_long = false;   // long enough for a second thread to pay fully
-  bool tiny = false;      // only when asked for by name
+  Problem problem;                           // f32
+  bool fused = true;                         // q, k, v are slices of a [B, N, 3, H, D] projection
+  bool is_long = false;                      // long enough for a second thread to pay fully
+  bool tiny = false;                         // only when asked for by name
   std::vector<std::int64_t> positions = {};  // decode: steps are timed after so many tokens
 };
 
