@@ -33,7 +33,15 @@ const Memory& cuda_memory() {
   static const Memory memory{
       .device = Device::cuda(0),
       .alloc = device_alloc,
-      .free = device_free,
+      .free =
+          [](void* data) {
+            // After a kernel has failed every call does; the failure itself is reported elsewhere.
+            try {
+              device_free(data);
+            } catch (const Error&) {
+              return;
+            }
+          },
       .upload = device_upload,
       .download =
           [](void* to, const void* from, std::size_t bytes) {

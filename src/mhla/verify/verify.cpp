@@ -68,9 +68,12 @@ class Collector {
 
 // Calls `trial`; an exception is a failure of the case, not of the program.
 template <typename Trial>
-Outcome guarded(Trial trial) {
+Outcome guarded(Trial trial, const std::function<void()>& on_device_error = {}) {
   try {
     return trial();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::device && on_device_error) on_device_error();
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
   } catch (const std::exception& error) {
     return {.worst = {}, .tensor = "", .wrong = {error.what()}};
   }
@@ -97,7 +100,9 @@ Planned plan_for(const Subject& subject, const Case& c) {
 struct Jury {
   const std::vector<Subject>& subjects;
   bool streaming, heavy_on_cpu;
-  std::mutex accelerator;  // one case at a time there
+  std::mutex accelerator = {};  // one case at a time there
+  // A kernel that faults takes the device with it: which case that was, for those that follow.
+  std::string lost_in = {};
 };
 
 void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
@@ -118,10 +123,17 @@ void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     const Planned planned = plan_for(subject, c);
     if (!planned.plan && planned.error.empty()) continue;
     tried = true;
-    collector.record(c, c.form, subject.name, guarded([&] {
-                       if (!planned.plan) fail("verify", planned.error);
-                       return try_case(c, the_truth(), subject, *planned.plan);
-                     }));
+    if (!on_cpu && !jury.lost_in.empty()) {
+      collector.record(
+          c, c.form, subject.name,
+          {.worst = {}, .tensor = "", .wrong = {"the device was lost in: " + jury.lost_in}});
+      continue;
+    }
+    const auto trial = [&] {
+      if (!planned.plan) fail("verify", planned.error);
+      return try_case(c, the_truth(), subject, *planned.plan);
+    };
+    collector.record(c, c.form, subject.name, guarded(trial, [&] { jury.lost_in = c.name; }));
   }
   if (jury.streaming && (!c.heavy || jury.heavy_on_cpu) && !refuses_streaming(c)) {
     tried = true;
@@ -135,7 +147,7 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Case> all = selected_cases(options);
   Collector collector(options, all.size());
-  Jury jury{subjects, streaming, options.heavy, {}};
+  Jury jury{subjects, streaming, options.heavy};
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) {
