@@ -28,6 +28,11 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) 
   }
 }
 
+// Arrives once the copies this thread has started so far are done; the thread itself goes on.
+__device__ __forceinline__ void arrive_when_copied(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+
 // Makes shared memory written by this thread visible to the tensor cores.
 __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");

@@ -70,6 +70,7 @@ DenseArgs common_args(const PlanData& data, DenseKernel kernel, const TensorView
   args.row_buffers = stage.row_buffers;
   args.slot_bytes = stage.slot_bytes;
   args.resident = stage.resident;
+  args.tables_stay = stage.tables_stay && !problem.mixing_per_head;
   return args;
 }
 

@@ -17,14 +17,14 @@ inline constexpr int kWarpgroups = 2;      // that compute; a third one loads
 inline constexpr int kThreads = 128 * (kWarpgroups + 1);
 // NOTE: the threads of a block share what was there at launch, 168 registers each: a sum above
 // kThreads * 168 would hang.
-inline constexpr int kLoaderRegisters = 56, kComputeRegisters = 224;
+inline constexpr int kLoaderRegisters = 72, kComputeRegisters = 216;
 static_assert(128 * (kLoaderRegisters + kWarpgroups * kComputeRegisters) <= kThreads * 168);
 inline constexpr int kMaxSlots = 8;        // column tiles in shared memory
 inline constexpr int kMaxRowBuffers = 2;   // row tiles of a warpgroup in shared memory
 inline constexpr int kWeightStride = 72;   // floats; 8 banks from one block to the next
 inline constexpr int kMaxBlocks = 64;      // rows or columns of the mixing matrix
 inline constexpr int kMaxWidth = 128;      // dk and dv
-inline constexpr int kBarrierBytes = 256;
+inline constexpr int kBarrierBytes = 384;  // three a slot and row buffer
 
 enum class Feature : int { relu_eps, relu, elu1, identity };  // the order of mhla::FeatureMap
 enum class Seen : int { all, blocks_before, tokens_before };  // none, block_causal, causal
@@ -72,7 +72,8 @@ struct DenseArgs {
 
   // Shared memory: barriers, row tiles [warpgroup][buffer], column slots.
   int slots, row_buffers, slot_bytes;
-  int resident;  // all columns of a group fit the slots and are loaded once
+  int tables_stay;  // a slot always holds the same columns, and so do its tables
+  int resident;     // all columns of a group fit the slots and are loaded once
 };
 
 // Bytes of one column slot, part by part.

@@ -130,27 +130,34 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int first_group = part * (kN / 8);
 
         // P, dS and E
-        std::uint32_t p[kN / 16][4], ds[kN / 16][4], e[kN / 16][4];
+        // NOTE: E is split into two bf16 terms, since rounding it once would show in d_m.
+        std::uint32_t p[kN / 16][4], ds[kN / 16][4], e[kN / 16][4], e_rest[kN / 16][4];
+        by_mask(args, [&]<bool kCausal>() {
 #pragma unroll
-        for (int g = 0; g < kN / 8; ++g) {
-          const int group = first_group + g;
-          float m[4], a[4], b[4];
-          load_weights<true>(m, args, rows, slot + plan.weights, slot + plan.order, group);
-          const float4 f = load_shared_4(slot + plan.factors + group * 64 + threadIdx.x % 4 * 16);
+          for (int g = 0; g < kN / 8; ++g) {
+            const int group = first_group + g;
+            float m[4], a[4], b[4];
+            load_weights<true, kCausal>(m, rows, slot + plan.weights, slot + plan.order, group);
+            const float4 f = load_shared_4(slot + plan.factors + group * 64 + threadIdx.x % 4 * 16);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            a[i] = s[4 * g + i] * (i % 2 ? f.z : f.x);
-            b[i] = dp[4 * g + i] - (i % 2 ? f.w : f.y);
+            for (int i = 0; i < 4; ++i) {
+              a[i] = s[4 * g + i] * (i % 2 ? f.z : f.x);
+              b[i] = dp[4 * g + i] - (i % 2 ? f.w : f.y);
+            }
+            if constexpr (kCausal) hide<true>(a, rows, slot + plan.order, group);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const int at = g % 2 * 2 + i;
+              p[g / 2][at] = pack_pair<T>(a[2 * i] * m[2 * i], a[2 * i + 1] * m[2 * i + 1]);
+              ds[g / 2][at] =
+                  pack_pair<T>(b[2 * i] * (m[2 * i] * f.x), b[2 * i + 1] * (m[2 * i + 1] * f.z));
+              const float e0 = a[2 * i] * b[2 * i], e1 = a[2 * i + 1] * b[2 * i + 1];
+              e[g / 2][at] = ptx::pack_bf16(e0, e1);
+              const float2 rounded = unpack_pair<bf16>(e[g / 2][at]);
+              e_rest[g / 2][at] = ptx::pack_bf16(e0 - rounded.x, e1 - rounded.y);
+            }
           }
-          hide<true>(a, args, rows, slot + plan.order, group);
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int at = g % 2 * 2 + i;
-            p[g / 2][at] = pack_pair<T>(a[2 * i] * m[2 * i], a[2 * i + 1] * m[2 * i + 1]);
-            ds[g / 2][at] = pack_pair<T>(b[2 * i] * (m[2 * i] * f.x), b[2 * i + 1] * (m[2 * i + 1] * f.z));
-            e[g / 2][at] = ptx::pack_bf16(a[2 * i] * b[2 * i], a[2 * i + 1] * b[2 * i + 1]);
-          }
-        }
+        });
 
         // Gradients; scores of the next columns
         wgmma_fence();
@@ -159,8 +166,9 @@ __global__ void __launch_bounds__(kThreads, 1)
           const int at = part * (kN / 16) + step;
           wgmma<T, D, true, true>(dv, p[step], tokens_inner<kGroups>(slot + plan.z, at));
           wgmma<T, D, true, true>(dk, ds[step], tokens_inner<kGroups>(slot, at));
-          wgmma<bf16, kMixingBlocks, true, true>(
-              dm, e[step], tokens_inner<kMixingBlocks / 8>(slot + plan.one_hot, at));
+          const auto blocks = tokens_inner<kMixingBlocks / 8>(slot + plan.one_hot, at);
+          wgmma<bf16, kMixingBlocks, true, true>(dm, e[step], blocks);
+          wgmma<bf16, kMixingBlocks, true, true>(dm, e_rest[step], blocks);
         }
         wgmma_commit();
         const bool more = c < work.group.columns;

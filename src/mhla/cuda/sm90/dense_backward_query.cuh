@@ -67,17 +67,19 @@ __global__ void __launch_bounds__(kThreads, 1)
           issue_scores<T, D, kTile>(dp, d_o, slot + plan.z);
           wgmma_commit();
           wgmma_wait<0>();
+          by_mask(args, [&]<bool kCausal>() {
 #pragma unroll
-          for (int g = 0; g < kTile / 8; ++g) {
-            float m[4];
-            load_weights<false>(m, args, rows, slot + plan.weights, slot + plan.order, g);
+            for (int g = 0; g < kTile / 8; ++g) {
+              float m[4];
+              load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float a = m[i] * s[4 * g + i];
-              den[i / 2] += a;
-              sum[i / 2] += a * dp[4 * g + i];
+              for (int i = 0; i < 4; ++i) {
+                const float a = m[i] * s[4 * g + i];
+                den[i / 2] += a;
+                sum[i / 2] += a * dp[4 * g + i];
+              }
             }
-          }
+          });
           if (walk.last) release(shared.column_empty(walk.ring.index));
           walk.ring.advance(shared.slots);
         }
@@ -108,16 +110,19 @@ __global__ void __launch_bounds__(kThreads, 1)
         const std::uint32_t slot = shared.slot(current);
         walk.ring.advance(shared.slots);
         std::uint32_t ds[kTile / 16][4];
+        by_mask(args, [&]<bool kCausal>() {
 #pragma unroll
-        for (int g = 0; g < kTile / 8; ++g) {
-          float m[4];
-          load_weights<false>(m, args, rows, slot + plan.weights, slot + plan.order, g);
+          for (int g = 0; g < kTile / 8; ++g) {
+            float m[4];
+            load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            ds[g / 2][g % 2 * 2 + i] = pack_pair<T>((dp[4 * g + 2 * i] - mean[i]) * m[2 * i],
-                                                    (dp[4 * g + 2 * i + 1] - mean[i]) * m[2 * i + 1]);
+            for (int i = 0; i < 2; ++i) {
+              ds[g / 2][g % 2 * 2 + i] =
+                  pack_pair<T>((dp[4 * g + 2 * i] - mean[i]) * m[2 * i],
+                               (dp[4 * g + 2 * i + 1] - mean[i]) * m[2 * i + 1]);
+            }
           }
-        }
+        });
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < kTile / 16; ++step) {

@@ -56,13 +56,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 
         // Weights, rounding
         std::uint32_t p[kTile / 16][4];
+        by_mask(args, [&]<bool kCausal>() {
 #pragma unroll
-        for (int g = 0; g < kTile / 8; ++g) {
-          float m[4];
-          load_weights<false>(m, args, rows, slot + plan.weights, slot + plan.order, g);
-          p[g / 2][g % 2 * 2] = pack_pair<T>(m[0] * s[4 * g], m[1] * s[4 * g + 1]);
-          p[g / 2][g % 2 * 2 + 1] = pack_pair<T>(m[2] * s[4 * g + 2], m[3] * s[4 * g + 3]);
-        }
+          for (int g = 0; g < kTile / 8; ++g) {
+            float m[4];
+            load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
+            p[g / 2][g % 2 * 2] = pack_pair<T>(m[0] * s[4 * g], m[1] * s[4 * g + 1]);
+            p[g / 2][g % 2 * 2 + 1] = pack_pair<T>(m[2] * s[4 * g + 2], m[3] * s[4 * g + 3]);
+          }
+        });
 
         // Output and row sum; scores of the next columns
         wgmma_fence();

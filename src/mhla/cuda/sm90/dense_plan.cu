@@ -24,7 +24,7 @@ int compiled_width(std::int64_t width, int mixing_blocks) {
   return 0;
 }
 
-int tiles(std::int64_t tokens) { return static_cast<int>((tokens + kTile - 1) / kTile); }
+int tiles(std::int64_t tokens) { return static_cast<int>((std::max<std::int64_t>(tokens, 1) + kTile - 1) / kTile); }
 
 // Two row buffers a warpgroup and as many column slots as fit; one row buffer when only then all
 // columns of a sequence stay in shared memory.
@@ -67,6 +67,8 @@ DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel
                               .columns = static_cast<int>(c.tokens)});
     }
   }
+  stage.tables_stay = stage.resident && columns.sequences().size() == 1 &&
+                      stage.slots % tiles(columns.sequences()[0].tokens) == 0;
   return stage;
 }
 

@@ -13,7 +13,7 @@ namespace mhla::cuda::sm90 {
 
 struct DenseStage {
   int slots = 0, row_buffers = 0, slot_bytes = 0, shared_bytes = 0;
-  bool resident = false;
+  bool resident = false, tables_stay = false;
   std::vector<DenseGroup> groups;
 };
 

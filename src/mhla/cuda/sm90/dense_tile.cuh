@@ -70,9 +70,7 @@ struct Rows {
 
 // Sets to zero which of this thread's four values in a group of 8 columns the causal mask hides.
 template <bool kRowsAreKeys>
-__device__ __forceinline__ void hide(float (&x)[4], const DenseArgs& args, const Rows& rows,
-                                     std::uint32_t order, int group) {
-  if (args.seen != Seen::tokens_before) return;
+__device__ __forceinline__ void hide(float (&x)[4], const Rows& rows, std::uint32_t order, int group) {
   const float2 pair = load_shared_2(order + (group * 8 + threadIdx.x % 4 * 2) * 4);
   const int column[2] = {__float_as_int(pair.x), __float_as_int(pair.y)};
 #pragma unroll
@@ -83,13 +81,23 @@ __device__ __forceinline__ void hide(float (&x)[4], const DenseArgs& args, const
 }
 
 // Mixing weights of this thread's four scores in a group of 8 columns, zero where hidden.
-template <bool kRowsAreKeys>
-__device__ __forceinline__ void load_weights(float (&m)[4], const DenseArgs& args, const Rows& rows,
-                                             std::uint32_t table, std::uint32_t order, int group) {
+template <bool kRowsAreKeys, bool kCausal>
+__device__ __forceinline__ void load_weights(float (&m)[4], const Rows& rows, std::uint32_t table,
+                                             std::uint32_t order, int group) {
   const float2 m0 = load_shared_2(table + rows.weights[0] + group * 32);
   const float2 m1 = load_shared_2(table + rows.weights[1] + group * 32);
   m[0] = m0.x, m[1] = m0.y, m[2] = m1.x, m[3] = m1.y;
-  hide<kRowsAreKeys>(m, args, rows, order, group);
+  if constexpr (kCausal) hide<kRowsAreKeys>(m, rows, order, group);
+}
+
+// Runs work<causal>() on one side of a branch, so that its loads are scheduled together.
+template <typename Work>
+__device__ __forceinline__ void by_mask(const DenseArgs& args, Work work) {
+  if (args.seen == Seen::tokens_before) {
+    work.template operator()<true>();
+  } else {
+    work.template operator()<false>();
+  }
 }
 
 // Scores of 64 rows and kN columns: fragments times a tile (from its first token on).
@@ -155,13 +163,14 @@ __device__ __forceinline__ int warpgroup_index() {
 template <int D, bool kRowZ>
 __device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ>& shared) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < shared.slots; ++i) {
-      barrier_init(shared.column_full(i), 128);
-      barrier_init(shared.column_empty(i), 4 * kWarpgroups);
-    }
+    const auto init = [](std::uint32_t barriers, int warps) {
+      barrier_init(barriers + Shared<D, kRowZ>::kLanded, kLoadThreads);
+      barrier_init(barriers + Shared<D, kRowZ>::kFull, kLoadThreads);
+      barrier_init(barriers + Shared<D, kRowZ>::kEmpty, warps);
+    };
+    for (int i = 0; i < shared.slots; ++i) init(shared.column_barriers(i), 4 * kWarpgroups);
     for (int i = 0; i < kWarpgroups * shared.buffers; ++i) {
-      barrier_init(shared.row_full(i / shared.buffers, i % shared.buffers), 128);
-      barrier_init(shared.row_empty(i / shared.buffers, i % shared.buffers), 4);
+      init(shared.row_barriers(i / shared.buffers, i % shared.buffers), 4);
     }
   }
   __syncthreads();
