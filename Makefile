@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 MHLA_PYTHON ?=
 JOBS ?= $(shell nproc)
-WERROR ?= OFF
-CONFIGURE = -DMHLA_PYTHON=$(MHLA_PYTHON) -DMHLA_WERROR=$(WERROR)
+WERROR ?=
+# Left as configured before unless given: changing it recompiles everything.
+CONFIGURE = -DMHLA_PYTHON=$(MHLA_PYTHON) $(if $(WERROR),-DMHLA_WERROR=$(WERROR))
 # Prefer the tools that scripts/setup put into .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -23,8 +24,8 @@ setup:
 	@MHLA_PYTHON=$(MHLA_PYTHON) scripts/setup
 
 build: setup
-	@cmake --preset release $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON --log-level=NOTICE
-	@cmake --build --preset release -j $(JOBS)
+	@cmake --preset release $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON
+	@cmake --build --preset release -j $(JOBS) --target mhla_program
 
 demo: build
 	@scripts/demo build/release/bin/mhla
