@@ -25,8 +25,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/mhla-config-version.cmake
 install(FILES ${PROJECT_BINARY_DIR}/mhla-config.cmake ${PROJECT_BINARY_DIR}/mhla-config-version.cmake
         DESTINATION ${package_dir})
 
+if(MHLA_WITH_CPU_KERNELS AND OpenMP_CXX_FOUND)
+  set(private_libraries "${OpenMP_CXX_FLAGS}")
+endif()
 if(MHLA_CUDA)
-  set(private_libraries "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+  string(APPEND private_libraries " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
 endif()
 # NOTE: relative to the file itself, so that `cmake --install --prefix` may go anywhere.
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}

@@ -1,19 +1,256 @@
-// Backward pass of one head.
+// Backward pass of one head: summaries again, then gradients of queries, summaries, keys and values.
+//
+// Summaries are kept transposed (V^T K), which is the operand that both d_q = G S~^T and d_k = V dS^T
+// need; only d_v = K dS transposes one block's gradient.
 #if defined(MHLA_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MHLA_CPU_BACKWARD_INL_H_
 #undef MHLA_CPU_BACKWARD_INL_H_
 #else
 #define MHLA_CPU_BACKWARD_INL_H_
 #endif
-#include "mhla/cpu/head-inl.h"
+
+#include "mhla/cpu/gradient-inl.h"
 #include "mhla/cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
+
+// Of one summary stack: what stays in L2 while the tiles of d_mixing walk over it.
+inline constexpr Index kDotBytes = 512 * 1024;
+inline constexpr Index kDotTilesAtOnce = 4;  // rows of tiles per piece of work
+
 template <class T>
-void BackwardHeads(const BackwardCall&, Team&) {}
+class HeadBackward : HeadPass<T> {
+  using Base = HeadPass<T>;
+  using Base::f_, Base::g_, Base::head_, Base::p_, Base::s_, Base::slot_, Base::stride_;
+
+ public:
+  HeadBackward(const Problem& problem, const Head& head, const Slot& slot, const Scratch& scratch)
+      : Base(problem, head, slot, scratch, true),
+        // Where a query's gradient needs what is known only after mixing, or the open block.
+        deferred_(g_.causal || g_.shared) {}
+
+  void Run(Team& team) {
+    this->PrepareMixed(team);
+    team.each(head_.mq + 1, [&](Index i) HWY_ATTR {
+      if (i > 0) return Queries(i - 1);
+      PackMixing(head_.mk, head_.mq, slot_.mixing_t, [&](Index b, Index q) HWY_ATTR {
+        return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
+      });
+    });
+    const Index panels = f_.size / kPanel;
+    const Index mixes = (panels + kPanelsAtOnce - 1) / kPanelsAtOnce;
+    const Index rows = (Split(head_.mq, kDotTile).tiles + kDotTilesAtOnce - 1) / kDotTilesAtOnce;
+    team.each(mixes + rows, [&](Index at) HWY_ATTR {
+      if (at >= mixes) return MixingGradient((at - mixes) * kDotTilesAtOnce);
+      Mix(slot_.mixing_t, head_.mk, head_.mq, Gradients(), slot_.d_summaries, stride_,
+          at * kPanelsAtOnce, std::min(panels, (at + 1) * kPanelsAtOnce),
+          [&](Index first, Index) HWY_ATTR {
+            return std::pair<Index, Index>(FirstReader(first), head_.mq);
+          });
+    });
+    team.each(head_.mk, [&](Index b) HWY_ATTR { KeysAndValues(b); });
+  }
+
+ private:
+  static constexpr bool kNarrow = sizeof(T) < sizeof(float);
+
+  Stack Gradients() const { return Stack(slot_.d_mixed, head_.mq); }
+  // The first query block that sees the closed key block b.
+  Index FirstReader(Index b) const {
+    if (p_.mask == Mask::causal) return std::min(b + 1, head_.mq);
+    return p_.mask == Mask::block_causal ? b : 0;
+  }
+  Source<T> OutputGradients(Index count) const { return {head_.d_o, s_.at, count, p_.dv, {}}; }
+  Source<T> Outputs(Index count) const { return {head_.o, s_.at, count, p_.dv, {}}; }
+  float* Result(Index r, Index c) const { return s_.result + r * g_.dk_padded + c; }
+  bool den_joins() const { return g_.normalized && !p_.separate_denominator; }
+
+  // dS~_i and dz~_i, and d_q where nothing later contributes to it.
+  void Queries(Index i) {
+    const Block& block = head_.query_blocks[i];
+    const Stack to = Gradients();
+    for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *to.at(f, i) = 0;
+    for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
+      const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
+      ListTokens(block, begin, count, s_.at);
+      float* factor = s_.factor;
+      float* d_den = s_.factor + g_.tokens;
+      const bool packed = this->Denominators(i, begin, count, true, factor);
+      for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
+      PackScaled(OutputGradients(count), factor, false, s_.a2);
+      if (g_.normalized) {
+        if (kNarrow) OutputDots(i, begin, count, d_den);
+        else NegativeDots(OutputGradients(count), Outputs(count), factor, d_den);
+        SumGradient(i, begin, count, packed, d_den, to);
+      }
+      if (!packed) PackPanels(this->QueryRows(count), s_.b);
+      MultiplyTransposed(s_.a2, p_.dv, count, s_.b, Panels(p_.dk), nullptr, begin > 0,
+                         [&](Index r, Index c) HWY_ATTR {
+                           return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
+                         });
+      if (deferred_) {
+        for (Index t = 0; t < count; ++t) {
+          slot_.inverse[s_.at[t]] = factor[t];
+          if (g_.normalized) slot_.d_denominator[s_.at[t]] = d_den[t];
+        }
+      } else {
+        QueryGradient(i, count, d_den);
+      }
+    }
+  }
+
+  // -<d_o, o> * scale / denominator in f32, o being too coarse in 16 bits: where gradients of numerator
+  // and denominator cancel, its rounding would remain. <d_o, o> = <phi(q), d_q>, left in s_.result.
+  void OutputDots(Index i, Index begin, Index count, float* d_den) {
+    const RowSummand product{s_.a2, p_.dv, slot_.mixed + i * stride_, p_.dv};
+    MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
+                 [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+    if (g_.causal) OpenQueries(i, begin, count, begin + count == head_.query_blocks[i].tokens());
+    PackRows(this->QueryRows(count), s_.a);
+    for (Index t = 0; t < count; ++t) {
+      d_den[t] = -s_.factor[t] * RowDot(s_.a, t, Result(t, 0), p_.dk);
+    }
+  }
+
+  // Gradient of z~_i (exact) or of the mixed q . z (shared_position).
+  void SumGradient(Index i, Index begin, Index count, bool packed, const float* d_den,
+                   const Stack& to) {
+    if (g_.shared) {
+      for (Index t = 0; t < count; ++t) {
+        *to.at(f_.extra + this->Coordinate(head_.query_blocks[i], begin + t), i) = d_den[t];
+      }
+      return;
+    }
+    if (!packed) PackPanels(this->DenQueries(count), s_.b);
+    const Panels panels(p_.dk);
+    for (Index j = 0; j < panels.count; ++j) {
+      const Term term{d_den, s_.b + panels.offset(j, count), 1, panels.width(j), count};
+      TileOut out;
+      out.rows[0] = to.at(f_.extra + j * kPanel, i);
+      out.add = begin > 0;
+      TileFor<true>(1, panels.width(j))(&term, 1, out);
+    }
+  }
+
+  // d_q = G S~^T + d_den z~.
+  void QueryGradient(Index i, Index count, const float* d_den) {
+    const float* mixed = slot_.mixed + i * stride_;
+    if (head_.d_q.data) {
+      const RowSummand product{s_.a2, p_.dv, mixed, p_.dv};
+      if (!kNarrow || !g_.normalized) {  // otherwise OutputDots has left it
+        MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
+                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+      }
+      StoreGradient({.rows = s_.result, .stride = g_.dk_padded, .weight = d_den,
+                     .vector = den_joins() ? mixed + f_.extra : nullptr},
+                    this->QueryRows(count), head_.d_q);
+    }
+    if (head_.d_q_den.data) {
+      StoreGradient({.weight = d_den, .vector = mixed + f_.extra}, this->DenQueries(count),
+                    head_.d_q_den);
+    }
+  }
+
+  // dm_ib = <dS~_i, S_b> for a few rows of tiles.
+  void MixingGradient(Index first_tile) {
+    const Split rows(head_.mq, kDotTile), columns(head_.mk, kDotTile);
+    const Index last_tile = std::min(rows.tiles, first_tile + kDotTilesAtOnce);
+    const Stack a = Gradients(), b(slot_.summaries, head_.mk);
+    const Index panels = f_.size / kPanel;
+    const Index block_bytes = b.panel_stride() * static_cast<Index>(sizeof(float));
+    const Index at_once = std::max<Index>(4, kDotBytes / block_bytes);
+    float* to = slot_.d_mixing;
+    std::fill(to + rows.begin(first_tile) * head_.mk, to + rows.begin(last_tile) * head_.mk, 0.0f);
+    for (Index p = 0; p < panels; p += at_once) {
+      for (Index t = first_tile; t < last_tile; ++t) {
+        const Index i = rows.begin(t), height = rows.height(t);
+        for (Index u = 0; u < columns.tiles; ++u) {
+          const Index c = columns.begin(u);
+          if (c >= this->Closed(i + height - 1)) break;
+          DotFor(height, columns.height(u))(
+              a.data + p * a.panel_stride() + i * kPanel, a.panel_stride(),
+              b.data + p * b.panel_stride() + c * kPanel, b.panel_stride(),
+              std::min(at_once, panels - p), to + i * head_.mk + c, head_.mk);
+        }
+      }
+    }
+    for (Index i = rows.begin(first_tile); i < rows.begin(last_tile); ++i) {
+      std::fill(to + i * head_.mk + std::min(this->Closed(i), head_.mk), to + (i + 1) * head_.mk, 0.0f);
+    }
+  }
+
+  void KeysAndValues(Index b) {
+    float* d_summary = slot_.d_summaries + b * stride_;
+    float* d_sum = d_summary + f_.extra;
+    if (g_.shared) {
+      d_sum = s_.row + 2 * g_.dk_padded;
+      Clear(d_sum, g_.dk_padded);
+    }
+    if (deferred_) DeferredQueries(b, d_sum);
+    const Block& block = head_.key_blocks[b];
+    if (g_.causal) return CausalKeys(b, d_summary, d_sum);
+    if (head_.d_v.data) TransposePanels(d_summary, p_.dv, p_.dk, s_.matrix);
+    for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
+      const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
+      ListTokens(block, begin, count, s_.at);
+      if (head_.d_k.data) {
+        PackRows(this->Values(count), s_.a);
+        const RowSummand product{s_.a, p_.dv, d_summary, p_.dv};
+        MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
+                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+        StoreGradient({.rows = s_.result, .stride = g_.dk_padded,
+                       .vector = den_joins() ? d_sum : nullptr},
+                      this->Keys(count), head_.d_k);
+      }
+      if (head_.d_k_den.data) {
+        StoreGradient({.vector = d_sum}, this->DenKeys(count), head_.d_k_den);
+      }
+      if (head_.d_v.data) {
+        PackRows(this->Keys(count), s_.a2);
+        ValueGradient(count, 0, nullptr);
+      }
+    }
+  }
+
+  // d_v = K dS, plus weight * scores^T G of an open block (G as panels in s_.b3).
+  void ValueGradient(Index count, float weight, const float* scores) {
+    const Panels panels(p_.dv);
+    const RowSummand product{s_.a2, p_.dk, s_.matrix, p_.dk};
+    const auto write = [&](auto&& out) HWY_ATTR {
+      MultiplyRows(&product, 1, count, panels, nullptr, false, out);
+      if (!scores) return;
+      float factor[kMaxRows];
+      std::fill(factor, factor + kMaxRows, weight);
+      MultiplyTransposed<true>(scores, count, count, s_.b3, panels, factor, true, out);
+    };
+    if (std::is_same_v<T, float> && p_.dv % kLanes == 0) {
+      float* d_v = reinterpret_cast<float*>(head_.d_v.data);
+      return write([&](Index r, Index c) HWY_ATTR { return d_v + s_.at[r] * head_.d_v.stride + c; });
+    }
+    write([&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; });
+    Unpack<T>(s_.result, panels.columns, head_.d_v, s_.at, count, p_.dv);
+  }
+
+  void RecallFactors(Index count, float* factor, float* d_den) {
+    for (Index t = 0; t < count; ++t) {
+      factor[t] = slot_.inverse[s_.at[t]];
+      d_den[t] = g_.normalized ? slot_.d_denominator[s_.at[t]] : 0.0f;
+    }
+  }
+
+  void DeferredQueries(Index i, float* d_sum);
+  void OpenQueries(Index i, Index begin, Index count, bool last);
+  void DenominatorRows(Index i, Index begin, Index count, const float* d_den, float* rows, float* d_sum);
+  void CausalKeys(Index b, float* d_summary, const float* d_sum);
+  void OpenKeyRows(Index count, float weight, const float* d_den, const float* d_sum, float* rows);
+
+  const bool deferred_;
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla::cpu
 HWY_AFTER_NAMESPACE();
-#endif
+
+#endif  // MHLA_CPU_BACKWARD_INL_H_

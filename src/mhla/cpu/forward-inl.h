@@ -36,13 +36,13 @@ class HeadForward : HeadPass<T> {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
       float* factor = s_.factor;
-      const bool packed = this->Denominators(i, begin, count, mixed, factor);
+      const bool packed = this->Denominators(i, begin, count, false, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
-      if (!packed) PackRows(this->Queries(count), s_.a);
+      if (!packed) PackRows(this->QueryRows(count), s_.a);
       if (g_.causal) this->PackOpenBlock(count);
       Products(i, count, mixed, factor);
       if (g_.causal && begin + count < block.tokens()) {
-        this->CloseChunk(this->Weight(i, i), count, mixed);
+        this->AddChunk(this->Weight(i, i), s_.a2, s_.b, count, mixed);
       };
     }
   }

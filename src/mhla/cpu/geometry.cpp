@@ -100,7 +100,24 @@ Head backward_head(const Problem& problem, const BackwardInputs& in, const Backw
   head.d_o = rows(in.d_o);
   head.d_q = rows(out.d_q), head.d_k = rows(out.d_k), head.d_v = rows(out.d_v);
   head.d_q_den = rows(out.d_q_den), head.d_k_den = rows(out.d_k_den);
+  if (const TensorView& view = out.d_mixing; view.defined()) {
+    head.d_mixing = static_cast<float*>(view.data) + (view.rank == 3 ? p.head * view.strides[0] : 0);
+    head.d_mixing_stride = view.strides[static_cast<std::size_t>(view.rank - 2)];
+  }
   return head;
+}
+
+void clear_mixing(const TensorView& d_mixing) {
+  if (!d_mixing.defined()) return;
+  const bool per_head = d_mixing.rank == 3;
+  const std::size_t row_axis = per_head ? 1 : 0;
+  for (Index h = 0; h < (per_head ? d_mixing.shape[0] : 1); ++h) {
+    for (Index i = 0; i < d_mixing.shape[row_axis]; ++i) {
+      float* row = static_cast<float*>(d_mixing.data) + (per_head ? h * d_mixing.strides[0] : 0) +
+                   i * d_mixing.strides[row_axis];
+      std::fill(row, row + d_mixing.shape[row_axis + 1], 0.0f);
+    }
+  }
 }
 
 Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
@@ -108,7 +125,7 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   const Index widest = std::max(g.dk_padded, g.dv_padded);
   const Index chunk_count = std::max(g.dk_chunks, g.dv_chunks);
   const Index columns = round_up(g.tokens, 2 * kWidestLanes);
-  const bool two = backward || g.causal, many = backward && g.causal;
+  const bool two = backward || g.causal, many = backward && (g.causal || g.shared);
   const auto optional = [&](bool wanted, Index count) {
     return wanted ? arena.floats(count) : nullptr;
   };
@@ -121,6 +138,10 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   b2 = optional(two, columns * widest);
   b3 = optional(many, columns * widest);
   result = arena.floats(g.tokens * widest);
+  const Flat flat(problem, backward, kWidestLanes);
+  const Index longest = problem.layout.max_block_tokens();
+  matrix = optional(backward, problem.dk * g.dv_padded);
+  open = optional(backward && g.causal && longest > kTokens, flat.size);
   row = arena.floats(8 * widest);
   factor = arena.floats(4 * columns);
   at = arena.indices(2 * g.tokens);

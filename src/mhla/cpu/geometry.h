@@ -58,6 +58,8 @@ struct Head {
   Rows d_q, d_k, d_v, d_q_den, d_k_den;
   const float* mixing;
   Index mixing_stride;
+  float* d_mixing;  // where this head's share is added; null: not asked for
+  Index d_mixing_stride;
 };
 
 // Number of (batch, head, sequence) and how to reach one.
@@ -65,6 +67,7 @@ Index head_count(const Problem& problem);
 Head forward_head(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out, Index at);
 Head backward_head(const Problem& problem, const BackwardInputs& in, const BackwardOutputs& out,
                    Index at);
+void clear_mixing(const TensorView& d_mixing);  // nothing when it was not asked for
 
 // Blocks follow each other at a distance that is no multiple of a large power of two, which would
 // put them all into the same sets of the caches.
@@ -96,13 +99,15 @@ struct Scratch {
 
   float* a;        // row-major, chunks of kTokens rows
   float* a2;       // backward or causal: a second one
-  float* a3;       // causal backward
+  float* a3;       // causal or shared_position backward
   float* scores;   // causal: row-major [tokens, tokens]
   float* scores2;  // causal backward
   float* b;        // panels [tokens, dk or dv]
   float* b2;       // backward or causal
   float* b3;       // causal backward
   float* result;   // [tokens, dk or dv padded]
+  float* matrix;   // backward: one summary, transposed
+  float* open;     // causal backward with blocks longer than a chunk: their chunks so far
   float* row;      // a few vectors of dk
   float* factor;   // a few vectors of tokens
   Index* at;       // tokens of the chunk

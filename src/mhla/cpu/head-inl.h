@@ -57,6 +57,7 @@ inline void TransposeRows(const float* rows, Index count, Index width, float* to
 }
 
 HWY_INLINE void Clear(float* x, Index padded) { std::fill(x, x + padded, 0.0f); }
+HWY_INLINE void Copy(const float* x, float* y, Index count) { std::copy(x, x + count, y); }
 
 // `transposed`: summaries are V^T K instead of K^T V, which is what gradients need.
 template <class T>
@@ -99,7 +100,7 @@ class HeadPass {
     if (p_.mask == Mask::causal) return i;
     return p_.mask == Mask::block_causal ? i + 1 : head_.mk;
   }
-  Source<T> Queries(Index count) const { return {head_.q, s_.at, count, p_.dk, map_}; }
+  Source<T> QueryRows(Index count) const { return {head_.q, s_.at, count, p_.dk, map_}; }
   Source<T> Keys(Index count) const { return {head_.k, s_.at, count, p_.dk, map_}; }
   Source<T> Values(Index count) const { return {head_.v, s_.at, count, p_.dv, {}}; }
   Source<T> DenQueries(Index count) const { return {head_.q_den, s_.at, count, p_.dk, map_}; }
@@ -146,7 +147,7 @@ class HeadPass {
 
   // shared_position: q . z of each query with its own block, by coordinate.
   void OwnDenominators(const Stack& stack, Index b, const float* sum) {
-    if (slot_.sums) std::copy(sum, sum + g_.dk_padded, slot_.sums + b * g_.dk_padded);
+    if (slot_.sums) Copy(sum, slot_.sums + b * g_.dk_padded, g_.dk_padded);
     const Block& block = head_.query_blocks[b];
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
@@ -165,27 +166,29 @@ class HeadPass {
     return (a * g_.box[1] + y) * g_.box[2] + x;
   }
 
-  // Unscaled denominators of the tokens listed in s_.at. True when it leaves phi(q) in s_.a.
-  bool Denominators(Index i, Index begin, Index count, float* mixed, float* to) {
+  // Unscaled denominators of the tokens listed in s_.at. True when it leaves phi(q) behind, in s_.a
+  // or as panels in s_.b.
+  bool Denominators(Index i, Index begin, Index count, bool as_panels, float* to) {
     if (!g_.normalized) return false;
+    const float* mixed = slot_.mixed + i * stride_ + f_.extra;
     if (g_.shared) {
       for (Index t = 0; t < count; ++t) {
-        to[t] = mixed[f_.extra + Coordinate(head_.query_blocks[i], begin + t)];
+        to[t] = mixed[Coordinate(head_.query_blocks[i], begin + t)];
       }
     }
     if (g_.causal) {
       OpenDenominators(Weight(i, i), begin, count, mixed, to);
     } else if (!g_.shared) {
-      PackRows(DenQueries(count), s_.a, {.with = mixed + f_.extra, .dots = to});
+      Pack(DenQueries(count), as_panels, as_panels ? s_.b : s_.a, {.with = mixed, .dots = to});
       return !p_.separate_denominator;
     }
     return false;
   }
 
   // Causal: q . (z~ + weight * keys so far); shared_position adds only the keys of the open block.
-  void OpenDenominators(float weight, Index begin, Index count, float* mixed, float* to) {
-    float* sum = g_.shared ? s_.row + g_.dk_padded : mixed + f_.extra;
-    if (g_.shared && begin == 0) Clear(sum, g_.dk_padded);
+  void OpenDenominators(float weight, Index begin, Index count, const float* mixed, float* to) {
+    float* sum = s_.row + g_.dk_padded;  // lives as long as the block
+    if (begin == 0) g_.shared ? Clear(sum, g_.dk_padded) : Copy(mixed, sum, g_.dk_padded);
     PackRows(DenQueries(count), s_.a);
     PackRows(DenKeys(count), s_.a2);
     for (Index t = 0; t < count; ++t) {
@@ -204,25 +207,29 @@ class HeadPass {
 
   // weight * q k^T below and on the diagonal; above it zero as far as a tile reaches.
   void Scores(float weight, Index count, const float* queries, float* to) {
-    const RowSummand product{queries, p_.dk, s_.b2, p_.dk};
-    float* factor = s_.factor + count;
+    LowerProduct(queries, p_.dk, s_.b2, weight, count, to);
+  }
+  void LowerProduct(const float* a, Index k, const float* b, float weight, Index count, float* to) {
+    const RowSummand product{a, k, b, k};
+    float* factor = s_.factor + 3 * g_.tokens;
     std::fill(factor, factor + count, weight);
     MultiplyRows<true>(&product, 1, count, Panels(count), factor, false,
                        [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
     for (Index r = 0; r < count; ++r) {
-      std::fill(to + r * kRowStride + r + 1, to + r * kRowStride + std::min(count, r + kMaxRows), 0.0f);
+      float* row = to + r * kRowStride;
+      const Index end = std::min<Index>(count, r + kMaxRows);
+      if (r + 1 < end) std::fill(row + r + 1, row + end, 0.0f);
     }
   }
 
-  // A block longer than a chunk: the chunk joins S~_i before the next one is read out.
-  void CloseChunk(float weight, Index count, float* mixed) {
+  // summary += weight * a^T b, for a chunk of a block that is longer than one.
+  void AddChunk(float weight, const float* a, const float* b, Index count, float* summary) {
     float factor[kMaxRows];
     std::fill(factor, factor + kMaxRows, weight);
     const Panels panels(f_.width);
-    MultiplyTransposed(s_.a2, f_.rows, count, s_.b, panels, factor, true,
-                       [&](Index r, Index c) HWY_ATTR {
-                         return mixed + c * f_.rows + r * panels.width(c / kPanel);
-                       });
+    MultiplyTransposed(a, f_.rows, count, b, panels, factor, true, [&](Index r, Index c) HWY_ATTR {
+      return summary + c * f_.rows + r * panels.width(c / kPanel);
+    });
   }
 
   const Problem& p_;

@@ -65,8 +65,9 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, 
   }
 }
 
-// A^T B over `tokens` rows of a row-major A of `rows` columns and a panel matrix B.
-template <class Out>
+// A^T B over `tokens` rows of a row-major A of `rows` columns and a panel matrix B. kLower: A is
+// lower triangular.
+template <bool kLower = false, class Out>
 HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, const float* b,
                                    const Panels& panels, const float* scale, bool add, Out&& out) {
   for (Index j = 0; j < panels.count; ++j) {
@@ -75,8 +76,10 @@ HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, con
       const Split split(std::min(kChunk, rows - chunk));
       for (Index t = 0; t < split.tiles; ++t) {
         const Index first = split.begin(t), height = split.height(t);
-        const Term term{a + chunk / kChunk * (kTokens * kRowStride) + first,
-                        b + panels.offset(j, tokens), kRowStride, width, tokens};
+        const Index skip = kLower ? first : 0;
+        const Term term{a + chunk / kChunk * (kTokens * kRowStride) + skip * kRowStride + first,
+                        b + panels.offset(j, tokens) + skip * width, kRowStride, width,
+                        tokens - skip};
         TileOut to;
         for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
         to.scale = scale;

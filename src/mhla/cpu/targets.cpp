@@ -14,7 +14,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "mhla/cpu/backward-inl.h"
+#include "mhla/cpu/deferred-inl.h"
 #include "mhla/cpu/forward-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -108,10 +108,9 @@ HWY_INLINE TileFunction TileFor(Index rows, Index columns) {
 
 // A count of rows as tiles of nearly equal height: the last one is no sliver.
 struct Split {
-  Index rows, tiles, base, extra;
-  explicit Split(Index count)
-      : rows(count),
-        tiles((count + kMaxRows - 1) / kMaxRows),
+  Index tiles, base, extra;
+  explicit Split(Index count, Index tallest = kMaxRows)
+      : tiles((count + tallest - 1) / tallest),
         base(tiles ? count / tiles : 0),
         extra(tiles ? count % tiles : 0) {}
   Index begin(Index t) const { return t * base + std::min(t, extra); }

@@ -1,0 +1,166 @@
+// Pieces of the backward pass: incoming gradients, outgoing gradients, products of summaries.
+#if defined(MHLA_CPU_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_CPU_GRADIENT_INL_H_
+#undef MHLA_CPU_GRADIENT_INL_H_
+#else
+#define MHLA_CPU_GRADIENT_INL_H_
+#endif
+
+#include "mhla/cpu/head-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+
+// to[t] = factor[t] * row t, row-major chunks or panels.
+template <class T>
+void PackScaled(const Source<T>& from, const float* factor, bool as_panels, float* to) {
+  const DF d;
+  const Panels panels(from.width);
+  for (Index t = 0; t < from.count; ++t) {
+    const VF f = hn::Set(d, factor[t]);
+    const T* row = from.row(t);
+    for (Index x = 0; x < from.width; x += kLanes) {
+      const Index left = from.width - x, j = x / kPanel;
+      const VF value = left < kLanes ? LoadFirst(row + x, left) : Load(row + x);
+      float* at = as_panels
+                      ? to + panels.offset(j, from.count) + t * panels.width(j) + x % kPanel
+                      : to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
+      Store(hn::Mul(f, value), at);
+    }
+  }
+}
+
+// to[t] = -factor[t] * <a row t, b row t>
+template <class T>
+void NegativeDots(const Source<T>& a, const Source<T>& b, const float* factor, float* to) {
+  const DF d;
+  for (Index t = 0; t < a.count; ++t) {
+    VF sum = hn::Zero(d);
+    for (Index x = 0; x < a.width; x += kLanes) {
+      const Index left = a.width - x;
+      const VF u = left < kLanes ? LoadFirst(a.row(t) + x, left) : Load(a.row(t) + x);
+      const VF v = left < kLanes ? LoadFirst(b.row(t) + x, left) : Load(b.row(t) + x);
+      sum = hn::MulAdd(u, v, sum);
+    }
+    to[t] = -factor[t] * hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
+// The gradient of mapped rows: rows[t] + weight[t] * vector; a missing part is zero, a missing weight
+// one.
+struct MappedGradient {
+  const float* rows = nullptr;  // [count, stride]
+  Index stride = 0;
+  const float* weight = nullptr;
+  const float* vector = nullptr;
+};
+
+template <bool kElu>
+HWY_INLINE VF TimesSlope(VF grad, VF x, VF low) {
+  const DF d;
+  if constexpr (kElu) {
+    const VF slope = hn::Exp(d, hn::Min(x, hn::Zero(d)));  // one where x is positive
+    return hn::Mul(grad, slope);
+  } else {
+    return hn::IfThenElseZero(hn::Gt(x, low), grad);  // low is 0, or -inf for the identity
+  }
+}
+
+// Writes the gradient of the unmapped rows x.
+template <class T, bool kElu>
+void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) {
+  const DF d;
+  const VF low = hn::Set(d, x.map.low);
+  for (Index t = 0; t < x.count; ++t) {
+    const T* from = x.row(t);
+    T* out = reinterpret_cast<T*>(to.data) + x.at[t] * to.stride;
+    const VF weight = hn::Set(d, g.weight ? g.weight[t] : 1.0f);
+    for (Index c = 0; c < x.width; c += kLanes) {
+      const Index left = x.width - c;
+      VF grad = g.rows ? Load(g.rows + t * g.stride + c) : hn::Zero(d);
+      if (g.vector) grad = hn::MulAdd(weight, Load(g.vector + c), grad);
+      if (left < kLanes) {
+        StoreFirst(TimesSlope<kElu>(grad, LoadFirst(from + c, left), low), out + c, left);
+      } else {
+        Store(TimesSlope<kElu>(grad, Load(from + c), low), out + c);
+      }
+    }
+  }
+}
+template <class T>
+void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) {
+  if (x.map.elu) StoreGradient<T, true>(g, x, to);
+  else StoreGradient<T, false>(g, x, to);
+}
+
+// Panels [rows, width] to panels [width, rows].
+inline void TransposePanels(const float* from, Index rows, Index width, float* to) {
+  const Panels source(width), target(rows);
+  for (Index j = 0; j < source.count; ++j) {
+    const Index columns = std::min(source.width(j), width - j * kPanel);
+    for (Index r = 0; r < target.columns; ++r) {
+      const Index k = r / kPanel;
+      float* column = to + target.offset(k, width) + j * kPanel * target.width(k) + r % kPanel;
+      const float* row = from + source.offset(j, rows) + r * source.width(j);
+      for (Index c = 0; c < columns; ++c) column[c * target.width(k)] = r < rows ? row[c] : 0.0f;
+    }
+  }
+}
+
+// 32 registers hold 5 x 5 accumulators, 5 of B and one of A; 16 hold 3 x 3.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr int kDotTile = 5;
+#else
+inline constexpr int kDotTile = 3;
+#endif
+
+// to[r, c] += <a block r, b block c> over `panels` panels of two stacks.
+template <int kRows, int kCols>
+HWY_NOINLINE void DotTile(const float* a, Index a_step, const float* b, Index b_step, Index panels,
+                          float* to, Index stride) {
+  const DF d;
+  VF acc[kRows][kCols];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kCols; ++c) acc[r][c] = hn::Zero(d);
+  }
+  for (Index p = 0; p < panels; ++p, a += a_step, b += b_step) {
+#pragma GCC unroll 2
+    for (Index half = 0; half < kPanel; half += kLanes) {
+      VF bv[kCols];
+#pragma GCC unroll 8
+      for (int c = 0; c < kCols; ++c) bv[c] = Load(b + c * kPanel + half);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const VF av = Load(a + r * kPanel + half);
+#pragma GCC unroll 8
+        for (int c = 0; c < kCols; ++c) acc[r][c] = hn::MulAdd(av, bv[c], acc[r][c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kCols; ++c) to[r * stride + c] += hn::GetLane(hn::SumOfLanes(d, acc[r][c]));
+  }
+}
+
+using DotFunction = void (*)(const float*, Index, const float*, Index, Index, float*, Index);
+
+template <int... kAt>
+constexpr std::array<DotFunction, sizeof...(kAt)> DotTable(std::integer_sequence<int, kAt...>) {
+  return {&DotTile<kAt / kDotTile + 1, kAt % kDotTile + 1>...};
+}
+
+HWY_INLINE DotFunction DotFor(Index rows, Index columns) {
+  static constexpr auto kTable = DotTable(std::make_integer_sequence<int, kDotTile * kDotTile>{});
+  return kTable[static_cast<std::size_t>((rows - 1) * kDotTile + columns - 1)];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // MHLA_CPU_GRADIENT_INL_H_
