@@ -13,9 +13,13 @@
 
 namespace mhla::cuda {
 
-inline Map feature_map(FeatureMap map) {
+inline Map feature_map(FeatureMap map, DType dtype) {
   switch (map) {
-    case FeatureMap::relu_eps: return kReluEps;
+    case FeatureMap::relu_eps: {
+      Map relu_eps = kReluEps;
+      if (dtype == DType::bf16) relu_eps.threshold = relu_eps.add;  // eps rounds down in bf16
+      return relu_eps;
+    }
     case FeatureMap::relu: return kRelu;
     case FeatureMap::elu1: return kElu1;
     case FeatureMap::identity: return kIdentity;
@@ -49,15 +53,21 @@ inline std::vector<DeviceBlock> device_blocks(const BlockLayout& layout) {
   const auto box = largest_box(layout);
   std::vector<DeviceBlock> table;
   for (const Block& block : layout.blocks()) {
+    const std::int64_t line = block.extent[2], plane = block.extent[1] * line;
+    const auto inverse = [](std::int64_t n) {  // ceil(2^64 / n)
+      return n > 1 ? ~std::uint64_t{0} / static_cast<std::uint64_t>(n) + 1 : 0;
+    };
     table.push_back({.first = static_cast<int>(block.first),
                      .count = static_cast<int>(block.tokens()),
                      .index = static_cast<int>(block.index),
-                     .line = static_cast<int>(block.extent[2]),
-                     .plane = static_cast<int>(block.extent[1] * block.extent[2]),
+                     .line = static_cast<int>(line),
+                     .plane = static_cast<int>(plane),
                      .stride0 = static_cast<int>(block.stride[0]),
                      .stride1 = static_cast<int>(block.stride[1]),
                      .slot_line = static_cast<int>(box[2]),
-                     .slot_plane = static_cast<int>(box[1] * box[2])});
+                     .slot_plane = static_cast<int>(box[1] * box[2]),
+                     .plane_inverse = inverse(plane),
+                     .line_inverse = inverse(line)});
   }
   return table;
 }

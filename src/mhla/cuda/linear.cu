@@ -29,7 +29,7 @@ class Call {
     args_.dv = static_cast<int>(problem_.dv);
     args_.dv_tiles = plan_.dv_tiles;
     args_.dk_padded = plan_.kernels->dk;
-    args_.map = feature_map(problem_.feature_map);
+    args_.map = feature_map(problem_.feature_map, problem_.dtype);
     args_.scale = static_cast<float>(problem_.scale);
     args_.eps = static_cast<float>(problem_.denominator_eps());
     args_.stages = plan_.stages;
@@ -38,6 +38,8 @@ class Call {
     args_.q_blocks = plan_.q_blocks;
     args_.k_blocks = plan_.k_blocks;
     args_.slots = plan_.slots;
+    args_.entries = plan_.entries;
+    args_.sums_inside = plan_.sums_inside;
     args_.summaries = at(at_.summaries);
     args_.mixed = at(at_.mixed);
     args_.d_mixed = at(at_.d_mixed);
@@ -45,7 +47,7 @@ class Call {
     args_.carry = floats(at_.carry);
     args_.rows = plan_.given ? Rows::given : plan_.normalized ? Rows::dot : Rows::constant;
     args_.has_rows = plan_.normalized && !plan_.separate;
-    if (plan_.normalized) {
+    if (plan_.normalized && !plan_.sums_inside) {
       args_.z = floats(at_.z);
       args_.z_read = floats(plan_.shared ? at_.z : at_.z_mixed);
       args_.dz_read = floats(at_.dz_read);
@@ -110,7 +112,7 @@ class Call {
     by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
     if (plan_.separate) by_row_kernel(plan_.types->key_sums, plan_.k_blocks);
     mix(false, at_.summaries, at_.mixed);
-    if (plan_.normalized && !plan_.shared) {
+    if (plan_.normalized && !plan_.shared && !plan_.sums_inside) {
       mix_vectors(false, at_.z, at_.z_mixed, plan_.kernels->dk);
     }
     if (!plan_.given) return;
@@ -129,16 +131,20 @@ class Call {
     if (plan_.given && plan_.shared) {
       mix_vectors(true, at_.row_dden, at_.row_e, plan_.slots);
     }
-    by_block(plan_.causal ? kernels.backward_q_causal : kernels.backward_q, args_, plan_.q_blocks,
-             1);
+    by_block(plan_.causal            ? kernels.backward_q_causal
+             : plan_.packed_backward ? kernels.packed_backward_q
+                                     : kernels.backward_q,
+             args_, plan_.q_blocks, 1);
     if (plan_.separate) by_row_kernel(plan_.types->denominator_backward_q, plan_.q_blocks);
-    if (plan_.normalized && !plan_.shared) {
+    if (plan_.normalized && !plan_.shared && !plan_.sums_inside) {
       mix_vectors(true, at_.dz_read, at_.dz, plan_.kernels->dk);
     }
     if (weights) weight_gradient();
     mix(true, at_.d_mixed, at_.mixed);
-    by_block(plan_.causal ? kernels.backward_kv_causal : kernels.backward_kv, args_, plan_.k_blocks,
-             1);
+    by_block(plan_.causal            ? kernels.backward_kv_causal
+             : plan_.packed_backward ? kernels.packed_backward_kv
+                                     : kernels.backward_kv,
+             args_, plan_.k_blocks, 1);
     if (plan_.separate && args_.d_k_den.data != nullptr) {
       by_row_kernel(plan_.types->denominator_backward_k, plan_.k_blocks);
     }
@@ -148,10 +154,10 @@ class Call {
     const int rank = d_mixing.rank;
     const std::int64_t rows = d_mixing.shape[rank - 2], cols = d_mixing.shape[rank - 1];
     const int matrices = plan_.matrices;
-    launch(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 7) / 8}, 256, 0, stream_,
+    launch(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 31) / 32}, 1024, 0, stream_,
            ReduceArgs{.partial = floats(at_.partial),
                       .partial_stride = partial_stride(),
-                      .splits = static_cast<int>(plan_.slots_of_sums()),
+                      .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
                       .rows_padded = plan_.gradient_rows,
                       .cols_padded = plan_.gradient_cols,
                       .mask = static_cast<int>(problem_.mask),
@@ -181,11 +187,12 @@ class Call {
   }
 
   void by_block(const LinearKernel& kernel, const LinearArgs& args, int blocks, int tiles) {
-    launch(kernel.entry, {.x = pairs() * blocks, .y = tiles}, plan_.kernels->threads,
+    launch(kernel.entry, {.x = args.heads * tiles, .y = blocks, .z = batch_}, plan_.kernels->threads,
            kernel.bytes[plan_.stages - 1], stream_, args);
   }
   void by_row_kernel(Kernel<LinearArgs> kernel, int blocks) {
-    launch(kernel, {.x = pairs() * blocks}, kDenominatorThreads, 0, stream_, args_);
+    launch(kernel, {.x = args_.heads, .y = blocks, .z = batch_}, kDenominatorThreads, 0, stream_,
+           args_);
   }
 
   MixArgs mix_args(bool transposed, std::size_t in, std::size_t out, int entries) const {
@@ -207,11 +214,12 @@ class Call {
     MixArgs args = mix_args(transposed, in, out, plan_.entries);
     args.weights = at(at_.weights);
     const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
-    const int steps = transposed ? plan_.mix_transposed_steps : plan_.mix_steps;
+    args.slabs_per_block = transposed ? plan_.mix_transposed_slabs : plan_.mix_slabs;
+    const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
     launch(kernel.entry,
-           {.x = pairs() * (plan_.entries / plan_.types->mix_columns),
+           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block),
             .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks},
-           kMixThreadsOfKernels, steps <= 1 ? kernel.bytes_one_step : kernel.bytes, stream_, args);
+           kMixThreadsOfKernels, kernel.bytes, stream_, args);
   }
   void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
     MixArgs args = mix_args(transposed, in, out, entries);
@@ -250,7 +258,7 @@ class Call {
            {.x = plan_.splits,
             .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
             .z = matrices},
-           kMixThreadsOfKernels, kernel.bytes, stream_, args);
+           kernel.threads, kernel.bytes, stream_, args);
     if (plan_.vector_splits == 0) return;
     args.left = at(plan_.shared ? at_.row_dden : at_.dz_read);
     args.right = at(plan_.shared ? at_.row_base : at_.z);
@@ -278,9 +286,15 @@ std::optional<std::string> refuses(const Problem& problem) {
   if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
   if (problem.dtype == DType::f64) return "f64 is not compiled for CUDA";
   if (problem.dk > 256) return "dk is at most 256";
-  if (problem.layout.tokens() > 0x7fffffff || problem.keys().tokens() > 0x7fffffff) {
-    return "token numbers are 32 bits wide";
+  constexpr std::int64_t kMost = 0x7fffffff, kGrid = 65535;
+  if (problem.layout.tokens() > kMost || problem.keys().tokens() > kMost) {
+    return "at most 2^31 - 1 tokens";
   }
+  const auto blocks = std::max(problem.layout.blocks().size(), problem.keys().blocks().size());
+  if (problem.batch > kGrid || blocks > static_cast<std::size_t>(kGrid)) {
+    return "at most 65535 batch entries and blocks";
+  }
+  if (device_count() <= problem.device.index) return "there is no such CUDA device";
   return std::nullopt;
 }
 
@@ -310,8 +324,9 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   const LinearPlan& plan = prepared->plan;
   const LinearKernels& k = *plan.kernels;
   for (const LinearKernel* kernel :
-       {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.readout_causal,
-        &k.backward_q_causal, &k.backward_kv_causal}) {
+       {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
+        &k.packed_backward_kv, &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
+    if (kernel->entry == nullptr) continue;
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes[plan.stages - 1]);
   }
   for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {

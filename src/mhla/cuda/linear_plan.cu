@@ -75,26 +75,19 @@ std::vector<MixTask> mix_tasks(const BlockLayout& out, const BlockLayout& in, in
   return tasks;
 }
 
-constexpr int kMixDepthOfKernels = 32;
-
-int most_steps(const std::vector<MixTask>& tasks) {
-  int most = 0;
-  for (const MixTask& task : tasks) {
-    most = std::max(most, (task.col_end - task.col_begin + kMixDepthOfKernels - 1) /
-                              kMixDepthOfKernels);
-  }
-  return most;
-}
-
-int slots_of(const BlockLayout& layout) {
-  const auto box = largest_box(layout);
-  return static_cast<int>(box[0] * box[1] * box[2]);
-}
-
 // Summaries of one group, in bytes, that the L2 cache should keep between two passes.
 constexpr std::int64_t kGroupBytes = std::int64_t{1} << 62;
 // Thread blocks that keep every multiprocessor of a large GPU busy.
-constexpr int kManyBlocks = 528;
+constexpr std::int64_t kManyBlocks = 528;
+
+// Slabs of entries per thread block: several keep its loads running, as long as there are blocks
+// enough.
+int slabs_per_block(const LinearPlan& plan, const MixKernel& kernel, std::int64_t tasks) {
+  const std::int64_t slabs = (plan.entries + kernel.columns - 1) / kernel.columns;
+  const std::int64_t blocks = slabs * tasks * plan.group_pairs();
+  return static_cast<int>(std::clamp<std::int64_t>(blocks / (2 * kManyBlocks), 1,
+                                                   std::min<std::int64_t>(slabs, 8)));
+}
 
 void choose_groups(const Problem& problem, LinearPlan& plan) {
   const std::int64_t pair_bytes =
@@ -120,10 +113,10 @@ LinearPlan linear_plan(const Problem& problem) {
   plan.kernels = &kernels_for(problem.dtype, problem.dk);
   plan.types = &type_kernels_for(problem.dtype);
   plan.dv_tiles = static_cast<int>((problem.dv + plan.kernels->dv - 1) / plan.kernels->dv);
-  plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv;
   plan.q_blocks = static_cast<int>(q.blocks().size());
   plan.k_blocks = static_cast<int>(k.blocks().size());
-  plan.slots = slots_of(q);
+  const auto box = largest_box(q);
+  plan.slots = static_cast<int>(box[0] * box[1] * box[2]);
   plan.rows = static_cast<int>(q.mixing_size());
   plan.cols = static_cast<int>(k.mixing_size());
   plan.rows_padded = padded(plan.rows, kMixPad);
@@ -136,6 +129,10 @@ LinearPlan linear_plan(const Problem& problem) {
   // NOTE: the fused denominator sees one dv tile of o at a time, and no other block's queries.
   plan.given = plan.normalized &&
                (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
+  plan.packed_backward = problem.dtype == DType::bf16 && !plan.causal && plan.dv_tiles == 1;
+  plan.sums_inside = problem.dtype == DType::bf16 && plan.normalized && !plan.given;
+  plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
+                 (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
   const bool long_blocks =
       std::max(q.max_block_tokens(), k.max_block_tokens()) > plan.kernels->rows;
   plan.stages = long_blocks && plan.dv_tiles == 1 ? 2 : 1;
@@ -146,13 +143,19 @@ LinearPlan linear_plan(const Problem& problem) {
   const auto back = mix_tasks(k, q, plan.mix_transposed->rows, problem.mask, true);
   plan.mix_tasks = static_cast<int>(tasks.size());
   plan.mix_transposed_tasks = static_cast<int>(back.size());
-  plan.mix_steps = most_steps(tasks);
-  plan.mix_transposed_steps = most_steps(back);
   choose_groups(problem, plan);
+  plan.mix_slabs = slabs_per_block(plan, *plan.mix, plan.mix_tasks);
+  plan.mix_transposed_slabs = slabs_per_block(plan, *plan.mix_transposed, plan.mix_transposed_tasks);
 
   // The gradient of the weights.
   const int most = std::max(plan.rows, plan.cols);
-  plan.weight_gradient = &plan.types->weight_gradient[most <= 16 ? 0 : most <= 128 ? 1 : 2];
+  plan.weight_gradient = &plan.types->weight_gradient[most <= 16 ? 0 : most <= 64 ? 1 : 3];
+  for (const int other : {2, 1}) {  // a smaller tile when it pads much less
+    const auto& kernel = plan.types->weight_gradient[other];
+    if (most > 64 && padded(most, kernel.tile) * 5 < padded(most, plan.weight_gradient->tile) * 4) {
+      plan.weight_gradient = &kernel;
+    }
+  }
   const int tile = plan.weight_gradient->tile;
   plan.gradient_rows = padded(plan.rows, tile);
   plan.gradient_cols = padded(plan.cols, tile);
@@ -162,9 +165,9 @@ LinearPlan linear_plan(const Problem& problem) {
                              static_cast<std::int64_t>(q.sequences().size());
   const std::int64_t depth = 16 * 1024 / tile;  // entries worth a thread block
   plan.splits = static_cast<int>(std::clamp<std::int64_t>(
-      kManyBlocks / std::max<std::int64_t>(tiles, 1), 1,
+      kManyBlocks / 2 / std::max<std::int64_t>(tiles, 1), 1,
       std::max<std::int64_t>(1, units * plan.entries / depth)));
-  if (plan.normalized) {
+  if (plan.normalized && !plan.sums_inside) {
     const std::int64_t small = static_cast<std::int64_t>(plan.gradient_rows / 16) *
                                (plan.gradient_cols / 16) * plan.matrices;
     plan.vector_splits = static_cast<int>(std::clamp<std::int64_t>(
@@ -212,7 +215,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   const std::int64_t q_blocks = pairs * plan.q_blocks, k_blocks = pairs * plan.k_blocks;
   const std::int64_t most_blocks = std::max(q_blocks, k_blocks);
   const int size = plan.types->summary_size, dk = plan.kernels->dk;
-  const bool norm = plan.normalized, exact = norm && !plan.shared;
+  const bool norm = plan.normalized && !plan.sums_inside, exact = norm && !plan.shared;
   const bool carries = backward && problem.layout.max_block_tokens() > plan.kernels->rows &&
                        (plan.dv_tiles > 1 || plan.causal);
   LinearWorkspace w;

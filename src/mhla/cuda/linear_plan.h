@@ -32,10 +32,12 @@ struct LinearPlan {
   int rows = 0, cols = 0;                // mixing weights that are used
   int rows_padded = 0, cols_padded = 0;  // as the mixing kernels read them
   int matrices = 1;
-  int mix_steps = 0, mix_transposed_steps = 0;  // most of any task
+  int mix_slabs = 1, mix_transposed_slabs = 1;  // of entries per thread block
   int mix_tasks = 0, mix_transposed_tasks = 0;
   bool normalized = false, separate = false, shared = false, causal = false;
   bool given = false;  // denominators come from their own kernels
+  bool packed_backward = false;  // the kernels for bf16 and one dv tile
+  bool sums_inside = false;      // key sums are entries of the summaries
   int stages = 1;
 
   // Pairs are worked on in groups, so that the summaries of a group stay in the L2 cache.

@@ -17,6 +17,13 @@ inline void check_call(cudaError_t status, const char* what) {
   fail(ErrorCode::device, "cuda", what, ": ", cudaGetErrorString(status));
 }
 
+inline int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver is an answer, not a failure of the next call
+  return 0;
+}
+
 // Makes a device current for as long as the guard lives.
 class DeviceGuard {
  public:

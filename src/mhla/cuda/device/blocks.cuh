@@ -19,17 +19,34 @@ struct DeviceBlock {
   int slot_line;
   int slot_plane;
 
+  std::uint64_t plane_inverse;  // ceil(2^64 / plane)
+  std::uint64_t line_inverse;
+
   __device__ __forceinline__ int token(int position) const {
     if (line == count) return first + position;
-    const int a = position / plane, rest = position - a * plane;
-    const int y = rest / line;
-    return first + a * stride0 + y * stride1 + (rest - y * line);
+    int a, y, x;
+    split(position, a, y, x);
+    return first + a * stride0 + y * stride1 + x;
   }
   __device__ __forceinline__ int slot(int position) const {
     if (line == count) return position;
-    const int a = position / plane, rest = position - a * plane;
-    const int y = rest / line;
-    return a * slot_plane + y * slot_line + (rest - y * line);
+    int a, y, x;
+    split(position, a, y, x);
+    return a * slot_plane + y * slot_line + x;
+  }
+
+ private:
+  // position / n by multiplication: exact for 32-bit numbers, n > 1.
+  static __device__ __forceinline__ int divide(int position, std::uint64_t inverse) {
+    const auto p = static_cast<std::uint32_t>(position);
+    const std::uint64_t low = __umulhi(p, static_cast<std::uint32_t>(inverse));
+    return static_cast<int>((p * (inverse >> 32) + low) >> 32);
+  }
+  __device__ __forceinline__ void split(int position, int& a, int& y, int& x) const {
+    a = plane == count ? 0 : plane == 1 ? position : divide(position, plane_inverse);
+    const int rest = position - a * plane;
+    y = line == 1 ? rest : divide(rest, line_inverse);
+    x = rest - y * line;
   }
 };
 

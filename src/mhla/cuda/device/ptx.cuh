@@ -35,8 +35,8 @@ __device__ __forceinline__ void load_matrix_transposed(std::uint32_t (&r)[4], co
                : "memory");
 }
 
-// Two tiles; lane l < 16 names row l % 8 of tile l / 8.
-__device__ __forceinline__ void load_matrix_transposed_2(std::uint32_t (&r)[2], const void* row) {
+// Two 8x8 tiles; lanes 0 to 15 name the rows.
+__device__ __forceinline__ void load_matrix_pair_transposed(std::uint32_t (&r)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
                : "=r"(r[0]), "=r"(r[1])
                : "r"(shared_address(row))
@@ -89,6 +89,30 @@ __device__ __forceinline__ std::uint32_t round_tf32(float x) {
   std::uint32_t word;
   asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(word) : "f"(x));
   return word;
+}
+
+// Packed bf16 arithmetic: a * b + c, and the larger of two (NaN wins).
+__device__ __forceinline__ std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b,
+                                                    std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ std::uint32_t max_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t d;
+  asm("max.NaN.bf16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// The value that lane `from` of the warp holds.
+__device__ __forceinline__ float broadcast(float x, int from) {
+  return __shfl_sync(0xffffffffu, x, from);
+}
+
+// Barriers of a warp, and of some warps that agree on a number from 1 to 15.
+__device__ __forceinline__ void sync_warp() { __syncwarp(); }
+__device__ __forceinline__ void sync_warps(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ float sum_of_warp(float x) {

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kDenThreads) key_sums(const LinearArgs args) {
 #pragma unroll
     for (int j = 0; j < kLaneWidth; ++j) sums[j] += x[j];
   }
-  reduce_warps(sums, args.z + (place.pair * args.k_blocks + place.block) * args.dk_padded,
+  reduce_warps(sums, args.z + place.summary * args.dk_padded,
                args.dk_padded);
 }
 
@@ -73,7 +73,7 @@ template <typename T>
 __global__ void __launch_bounds__(kDenThreads) row_products(const LinearArgs args) {
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const T* q = args.q_den.head<const T>(place.batch, place.head);
   const T* k = args.k_den.head<const T>(place.batch, place.head);
   for (int s = threadIdx.x; s < args.slots; s += kDenThreads) {
@@ -111,7 +111,7 @@ template <typename T>
 __global__ void __launch_bounds__(kDenThreads) row_factors(const LinearArgs args) {
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const bool backward = args.d_o.data != nullptr;
   const T* o = args.o.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
@@ -163,7 +163,7 @@ template <typename T>
 __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const LinearArgs args) {
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const T* q = args.q_den.head<const T>(place.batch, place.head);
   const T* k = args.k_den.head<const T>(place.batch, place.head);
   T* d_q = args.d_q_den.head<T>(place.batch, place.head);
@@ -213,7 +213,7 @@ template <typename T>
 __global__ void __launch_bounds__(kDenThreads) denominator_backward_k(const LinearArgs args) {
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
-  const std::int64_t summary = place.pair * args.k_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const T* q = args.q_den.head<const T>(place.batch, place.head);
   const T* k = args.k_den.head<const T>(place.batch, place.head);
   T* d_k = args.d_k_den.head<T>(place.batch, place.head);

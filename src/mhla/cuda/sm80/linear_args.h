@@ -34,7 +34,10 @@ struct LinearArgs {
   RowTensor q, k, v, o, d_o, d_q, d_k, d_v;
   RowTensor q_den, k_den, d_q_den, d_k_den;  // the same as q and k unless the problem separates them
 
-  // Summaries are [pair][block][dv tile][DK][DV] in the summary type.
+  // Summaries are [pair][block][entries] in the summary type: a [DK][DV] matrix per dv tile, then,
+  // when the rows take dot products, the key sum [DK].
+  std::int64_t entries;
+  bool sums_inside;   // the key sums are part of the summaries
   void* summaries;    // S
   void* mixed;        // S~
   void* d_mixed;      // dS~
@@ -66,19 +69,22 @@ struct LinearArgs {
 // Which block of which pair a thread block works on. Heads vary fastest: their rows are neighbours
 // in memory.
 struct Place {
-  int batch, head, block;
-  std::int64_t pair;
+  int batch, head, block, tile_v;
+  std::int64_t pair;     // inside the launch
+  std::int64_t summary;  // number of the (pair, block)
 };
 
+// The grid is (heads * dv tiles, blocks, batch entries).
 __device__ __forceinline__ Place locate(const LinearArgs& args, int blocks) {
   const int x = static_cast<int>(blockIdx.x);
-  const int rest = x / args.heads;
-  const int local_batch = rest / blocks;
   Place place;
-  place.head = args.head_first + x % args.heads;
-  place.block = rest % blocks;
-  place.batch = args.batch_first + local_batch;
-  place.pair = static_cast<std::int64_t>(local_batch) * args.heads + x % args.heads;
+  place.tile_v = x < args.heads ? 0 : x / args.heads;
+  const int head = x - place.tile_v * args.heads;
+  place.head = args.head_first + head;
+  place.block = static_cast<int>(blockIdx.y);
+  place.batch = args.batch_first + static_cast<int>(blockIdx.z);
+  place.pair = static_cast<std::int64_t>(blockIdx.z) * args.heads + head;
+  place.summary = place.pair * blocks + place.block;
   return place;
 }
 

@@ -72,9 +72,9 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
   const T* q = args.q.head<const T>(place.batch, place.head);
   const T* o = args.o.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
-  const G* mixed = static_cast<const G*>(args.mixed) + summary * args.dv_tiles * (L::DK * L::DV);
-  G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.dv_tiles * (L::DK * L::DV);
+  const std::int64_t summary = place.summary;
+  const G* mixed = static_cast<const G*>(args.mixed) + summary * args.entries;
+  G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.entries;
   const bool with_o = args.rows == Rows::dot;  // then dv has one tile
   const bool with_rows = args.has_rows;
 

@@ -94,16 +94,16 @@ __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs a
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const int tile_v = blockIdx.y, col_v = tile_v * L::DV, cols = args.dv - col_v;
+  const int tile_v = place.tile_v, col_v = tile_v * L::DV, cols = args.dv - col_v;
   const T* q = args.q.head<const T>(place.batch, place.head);
   const T* k = args.k.head<const T>(place.batch, place.head);
   const T* v = args.v.head<const T>(place.batch, place.head) + col_v;
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const int col0 = L::row_part() * L::kRowVI * 8;
 
   L::STile::load(tiles.s, static_cast<const G*>(args.mixed) +
-                              (summary * args.dv_tiles + tile_v) * (L::DK * L::DV));
+                              summary * args.entries + tile_v * (L::DK * L::DV));
   const int count = (block.count + L::kRows - 1) / L::kRows;
   for (int r = 0; r < count; ++r) {
     // What earlier blocks contribute.

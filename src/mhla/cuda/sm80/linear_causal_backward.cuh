@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
   const T* q = args.q.head<const T>(place.batch, place.head);
   const T* k = args.k.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
-  const G* mixed = static_cast<const G*>(args.mixed) + summary * args.dv_tiles * (L::DK * L::DV);
-  G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.dv_tiles * (L::DK * L::DV);
+  const std::int64_t summary = place.summary;
+  const G* mixed = static_cast<const G*>(args.mixed) + summary * args.entries;
+  G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.entries;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const float* z = args.has_rows ? args.z_read + summary * L::DK : nullptr;
   const int col_k = L::row_part() * L::kRowKI * 8;
@@ -185,9 +185,9 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearAr
   const T* k = args.k.head<const T>(place.batch, place.head);
   const T* v = args.v.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
-  const std::int64_t summary = place.pair * args.k_blocks + place.block;
+  const std::int64_t summary = place.summary;
   const G* d_summary =
-      static_cast<const G*>(args.d_summaries) + summary * args.dv_tiles * (L::DK * L::DV);
+      static_cast<const G*>(args.d_summaries) + summary * args.entries;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const int col_k = L::row_part() * L::kRowKI * 8, col_v = L::row_part() * L::kRowVI * 8;
   const int count = (block.count + L::kRows - 1) / L::kRows;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) 
 
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
-  const int tile_v = blockIdx.y, col_v = tile_v * L::DV;
+  const int tile_v = place.tile_v, col_v = tile_v * L::DV;
   const T* k = args.k.head<const T>(place.batch, place.head);
   const T* v = args.v.head<const T>(place.batch, place.head) + col_v;
 
@@ -68,9 +68,9 @@ __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) 
     store_pair(staged + (L::sum_row() + row) * L::STile::kLd + L::sum_col() + col, x, y);
   });
   __syncthreads();
-  const std::int64_t summary = place.pair * args.k_blocks + place.block;
+  const std::int64_t summary = place.summary;
   L::STile::store(staged, static_cast<G*>(args.summaries) +
-                              (summary * args.dv_tiles + tile_v) * (L::DK * L::DV));
+                              summary * args.entries + tile_v * (L::DK * L::DV));
   if (args.z != nullptr && tile_v == 0) {
     __syncthreads();
     reduce_columns<KTile, L::DK, L::kThreads>(reinterpret_cast<float*>(shared), sums,
@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const int tile_v = blockIdx.y, col_v = tile_v * L::DV;
+  const int tile_v = place.tile_v, col_v = tile_v * L::DV;
   const T* q = args.q.head<const T>(place.batch, place.head);
   T* o = args.o.head<T>(place.batch, place.head) + col_v;
-  const std::int64_t summary = place.pair * args.q_blocks + place.block;
+  const std::int64_t summary = place.summary;
 
   const auto start = [&](int t) {
     KTile::load(q_tiles + t % args.stages * KTile::kElements, q, args.q, block, t * L::kRows,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
   const int tiles = (block.count + L::kRows - 1) / L::kRows;
   if (tiles == 0) return;
   L::STile::load(s_tile, static_cast<const G*>(args.mixed) +
-                             (summary * args.dv_tiles + tile_v) * (L::DK * L::DV));
+                             summary * args.entries + tile_v * (L::DK * L::DV));
   start(0);
   if (args.rows == Rows::dot) {
     for (int c = threadIdx.x; c < L::DK; c += L::kThreads) z[c] = args.z_read[summary * L::DK + c];

@@ -21,28 +21,30 @@ struct LinearKernels {
   int threads;
   int carry_floats;  // per summary and dv tile
   LinearKernel summaries, readout, backward_q, backward_kv;
+  LinearKernel packed_backward_q, packed_backward_kv;  // one dv tile; bf16 only
   LinearKernel readout_causal, backward_q_causal, backward_kv_causal;
 };
 
 struct MixKernel {
   Kernel<MixArgs> entry;
   int rows;
-  int bytes_one_step, bytes;  // shared memory when one step covers all columns, and otherwise
+  int columns;  // entries of a slab
+  int bytes;
 };
 struct WeightGradientKernel {
   Kernel<WeightGradientArgs> entry;
   int tile;
+  int threads;
   int bytes;
 };
 
-inline constexpr int kMixKernels = 5, kWeightGradientKernels = 3;
+inline constexpr int kMixKernels = 5, kWeightGradientKernels = 4;
 
 // What depends on the input type only.
 struct TypeKernels {
   int summary_size;  // bytes of an element of a summary
   Kernel<PrepareArgs> prepare_weights;
   MixKernel mix[kMixKernels], mix_transposed[kMixKernels];  // by rows, ascending
-  int mix_columns;                                          // entries per thread block
   WeightGradientKernel weight_gradient[kWeightGradientKernels];  // by tile, ascending
   Kernel<LinearArgs> key_sums, row_products, row_factors;
   Kernel<LinearArgs> denominator_backward_q, denominator_backward_k;

@@ -12,102 +12,125 @@ inline constexpr int kMixThreads = 256;
 inline constexpr int kMixDepth = 32;   // columns of the weights per step
 inline constexpr int kMixStages = 3;
 
-template <typename G, int MI, bool kTransposed>
+// 8 warps as kWM x (8 / kWM), each MI x NI tiles of 16 x 8; NI counts for 16-bit summaries.
+template <typename G, int kWM_, int MI_, int NI_, bool kTransposed_>
 struct Mix {
-  static constexpr int kRows = MI * 16;
-  static constexpr int kCols = 512 / static_cast<int>(sizeof(G));  // entries of a summary
-  static constexpr int kNI = kCols / 64;                           // 8 warps side by side
-  static constexpr int kWRows = kTransposed ? kMixDepth : kRows;   // weights as they are stored
+  static constexpr int kWM = kWM_, MI = MI_, NI = NI_ * 2 / static_cast<int>(sizeof(G));
+  static constexpr bool kTransposed = kTransposed_;
+  static constexpr int kRows = kWM * MI * 16;
+  static constexpr int kWarpCols = NI * 8;
+  static constexpr int kCols = 8 / kWM * kWarpCols;               // entries of a summary: a slab
+  static constexpr int kWRows = kTransposed ? kMixDepth : kRows;  // weights as they are stored
   static constexpr int kWCols = kTransposed ? kRows : kMixDepth;
-  static constexpr int kWLd = kWCols + kPad<G>, kSLd = kCols + kPad<G>;
+  static constexpr int kWLd = kWCols + kPad<G>, kSLd = kCols + kPad<G>, kOutLd = kWarpCols + kPad<G>;
   static constexpr int kStage = kWRows * kWLd + kMixDepth * kSLd;  // elements
-  static constexpr int bytes(int steps) {
-    const int stages = steps < kMixStages ? steps : kMixStages;
-    const int pipeline = stages * kStage, staged = kRows * kSLd;
-    return (pipeline > staged ? pipeline : staged) * static_cast<int>(sizeof(G));
-  }
+  static constexpr int kOut = 8 * 16 * kOutLd;                     // 16 rows of each warp
+  static constexpr int kBytes = (kMixStages * kStage + kOut) * static_cast<int>(sizeof(G));
 };
 
 // S~_i = sum over b of m_ib S_b; transposed: dS_b = sum over i of m_ib dS~_i.
-// One thread block per (pair, kCols entries, task).
-template <typename G, int MI, bool kTransposed>
-__global__ void __launch_bounds__(kMixThreads) mix(const MixArgs args) {
-  using M = Mix<G, MI, kTransposed>;
+// One thread block per (pair, some slabs of entries) and task.
+template <typename M, typename G>
+__global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  G* staged = stages + kMixStages * M::kStage + warp * 16 * M::kOutLd;
 
   const MixTask task = args.tasks[blockIdx.y];
-  const int slices = args.entries / M::kCols;
-  const int pair = blockIdx.x / slices, entry = blockIdx.x % slices * M::kCols;
+  const int slabs = (args.entries + M::kCols - 1) / M::kCols;
+  const int runs = (slabs + args.slabs_per_block - 1) / args.slabs_per_block;
+  const int pair = blockIdx.x / runs, slab0 = blockIdx.x % runs * args.slabs_per_block;
+  const int slab_count = min(args.slabs_per_block, slabs - slab0);
   const G* weights = static_cast<const G*>(args.weights) +
                      (args.head_first + pair % args.heads) * args.weights_stride;
   const G* in = static_cast<const G*>(args.in) +
-                (static_cast<std::int64_t>(pair) * args.in_blocks + task.in_first) * args.entries +
-                entry;
+                (static_cast<std::int64_t>(pair) * args.in_blocks + task.in_first) * args.entries;
+  G* out = static_cast<G*>(args.out) +
+           (static_cast<std::int64_t>(pair) * args.out_blocks + task.out_first) * args.entries;
 
+  // Steps run through the columns of the weights, slab after slab.
+  const int slab_steps = (task.col_end - task.col_begin + kMixDepth - 1) / kMixDepth;
+  const int steps = slab_steps * slab_count;
+  int next_slab = 0, next_col = task.col_begin;  // what `start` loads
   const auto start = [&](int step) {
     G* w_tile = stages + step % kMixStages * M::kStage;
     G* s_tile = w_tile + M::kWRows * M::kWLd;
-    const int col = task.col_begin + step * kMixDepth;
     constexpr int kWPerRow = M::kWCols / kChunk<G>;
+#pragma unroll
     for (int i = threadIdx.x; i < M::kWRows * kWPerRow; i += kMixThreads) {
       const int r = i / kWPerRow, c = i % kWPerRow * kChunk<G>;
-      const std::int64_t row = kTransposed ? col + r : task.row + r;
+      const int row = M::kTransposed ? next_col + r : task.row + r;
+      const int col = M::kTransposed ? task.row + c : next_col + c;
       ptx::copy_async(w_tile + r * M::kWLd + c,
-                      weights + row * args.weights_ld + (kTransposed ? task.row : col) + c, true);
+                      weights + static_cast<std::int64_t>(row) * args.weights_ld + col, true);
     }
     constexpr int kSPerRow = M::kCols / kChunk<G>;
+    const int entry = (slab0 + next_slab) * M::kCols;
 #pragma unroll
     for (int i = threadIdx.x; i < kMixDepth * kSPerRow; i += kMixThreads) {
       const int r = i / kSPerRow, c = i % kSPerRow * kChunk<G>;
-      const bool valid = col + r < task.in_rows;
-      const std::int64_t row = valid ? col + r : 0;
-      ptx::copy_async(s_tile + r * M::kSLd + c, in + row * args.entries + c, valid);
+      const bool valid = next_col + r < task.in_rows && entry + c < args.entries;
+      const std::int64_t row = static_cast<std::int64_t>(next_col + r) * args.entries;
+      ptx::copy_async(s_tile + r * M::kSLd + c, valid ? in + row + entry + c : in, valid);
+    }
+    next_col += kMixDepth;
+    if (next_col >= task.col_end) {
+      next_col = task.col_begin;
+      ++next_slab;
     }
   };
-  const int steps = (task.col_end - task.col_begin + kMixDepth - 1) / kMixDepth;
   for (int s = 0; s < kMixStages - 1; ++s) {
     if (s < steps) start(s);
     ptx::copy_commit();
   }
 
-  Accumulator<MI, M::kNI> acc;
-  clear(acc);
-  const int warp_col = static_cast<int>(threadIdx.x) / 32 * M::kNI * 8;
-  for (int step = 0; step < steps; ++step) {
-    ptx::copy_wait<kMixStages - 2>();
-    __syncthreads();
-    if (step + kMixStages - 1 < steps) start(step + kMixStages - 1);
-    ptx::copy_commit();
-    const G* w_tile = stages + step % kMixStages * M::kStage;
-    const G* s_tile = w_tile + M::kWRows * M::kWLd + warp_col;
-    if constexpr (kTransposed) mma_AtB(acc, w_tile, M::kWLd, s_tile, M::kSLd, kMixDepth);
-    else mma_AB(acc, w_tile, M::kWLd, s_tile, M::kSLd, kMixDepth);
-  }
+  const int m0 = warp / (8 / M::kWM) * M::MI * 16, n0 = warp % (8 / M::kWM) * M::kWarpCols;
+  for (int slab = 0, step = 0; slab < slab_count; ++slab) {
+    Accumulator<M::MI, M::NI> acc;
+    clear(acc);
+    for (int s = 0; s < slab_steps; ++s, ++step) {
+      ptx::copy_wait<kMixStages - 2>();
+      __syncthreads();
+      if (step + kMixStages - 1 < steps) start(step + kMixStages - 1);
+      ptx::copy_commit();
+      const G* w_tile = stages + step % kMixStages * M::kStage;
+      const G* s_tile = w_tile + M::kWRows * M::kWLd + n0;
+      if constexpr (M::kTransposed) mma_AtB(acc, w_tile + m0, M::kWLd, s_tile, M::kSLd, kMixDepth);
+      else mma_AB(acc, w_tile + m0 * M::kWLd, M::kWLd, s_tile, M::kSLd, kMixDepth);
+    }
 
-  // Out through shared memory, in whole lines.
-  __syncthreads();
-  for_each_pair(acc, [&](int row, int col, float x, float y) {
-    store_pair(stages + row * M::kSLd + warp_col + col, x, y);
-  });
-  __syncthreads();
-  G* out = static_cast<G*>(args.out) +
-           (static_cast<std::int64_t>(pair) * args.out_blocks + task.out_first) * args.entries +
-           entry;
-  constexpr int kPerRow = M::kCols / kChunk<G>;
-  for (int i = threadIdx.x; i < M::kRows * kPerRow; i += kMixThreads) {
-    const int r = i / kPerRow, c = i % kPerRow * kChunk<G>;
-    if (task.row + r >= task.out_rows) break;
-    *reinterpret_cast<Chunk*>(out + (task.row + r) * static_cast<std::int64_t>(args.entries) + c) =
-        *reinterpret_cast<const Chunk*>(stages + r * M::kSLd + c);
+    // Out through the warp's own shared memory, 16 rows at a time, in whole sectors.
+    const int entry = (slab0 + slab) * M::kCols + n0;
+    constexpr int kPerRow = M::kWarpCols / kChunk<G>;
+#pragma unroll
+    for (int i = 0; i < M::MI; ++i) {
+#pragma unroll
+      for (int j = 0; j < M::NI; ++j) {
+        G* at = staged + lane / 4 * M::kOutLd + j * 8 + lane % 4 * 2;
+        store_pair(at, acc[i][j][0], acc[i][j][1]);
+        store_pair(at + 8 * M::kOutLd, acc[i][j][2], acc[i][j][3]);
+      }
+      ptx::sync_warp();
+#pragma unroll
+      for (int n = lane; n < 16 * kPerRow; n += 32) {
+        const int r = n / kPerRow, c = n % kPerRow * kChunk<G>;
+        const int row = task.row + m0 + i * 16 + r;
+        if (row < task.out_rows && entry + c < args.entries) {
+          *reinterpret_cast<Chunk*>(out + static_cast<std::int64_t>(row) * args.entries + entry + c) =
+              *reinterpret_cast<const Chunk*>(staged + r * M::kOutLd + c);
+        }
+      }
+      ptx::sync_warp();
+    }
   }
 }
 
-// kTile x kTile weights per thread block; 8 warps as kWM x kWN x kWK, the last over the entries.
+// kTile x kTile weights per thread block; warps as kWM x kWN x kWK, the last over the entries.
 template <typename G, int kTile_, int kWM_, int kWN_, int kWK_, int kDepth_>
 struct WeightGradient {
   static constexpr int kTile = kTile_, kWM = kWM_, kWN = kWN_, kWK = kWK_;
-  static_assert(kWM * kWN * kWK == kMixThreads / 32);
+  static constexpr int kThreads = kWM * kWN * kWK * 32;
   static constexpr int kDepth = kDepth_ * 2 / static_cast<int>(sizeof(G));  // entries of a step
   static constexpr int kLd = kDepth + kPad<G>;
   static constexpr int kStage = 2 * kTile * kLd;
@@ -119,7 +142,7 @@ struct WeightGradient {
 
 // Partial sums of dm_ib = <dS~_i, S_b>. One thread block per (split of the work, tile, matrix).
 template <typename W, typename G>
-__global__ void __launch_bounds__(kMixThreads) weight_gradient(const WeightGradientArgs args) {
+__global__ void __launch_bounds__(W::kThreads) weight_gradient(const WeightGradientArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
   const int row0 = blockIdx.y / args.tiles_n * W::kTile;
@@ -129,16 +152,17 @@ __global__ void __launch_bounds__(kMixThreads) weight_gradient(const WeightGradi
 
   // The work of one matrix is a list of (pair, sequence, depth) steps, cut into equal splits.
   const int pairs = args.per_head ? args.pairs / args.heads : args.pairs;
-  const int unit_steps = args.entries / W::kDepth;
+  const int unit_steps = (args.entries + W::kDepth - 1) / W::kDepth;
   const std::int64_t total = static_cast<std::int64_t>(pairs) * args.sequence_count * unit_steps;
   const std::int64_t begin = total * blockIdx.x / gridDim.x;
   const int steps = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x - begin);
 
+  std::int64_t unit = begin / unit_steps;  // what `start` loads next
+  int unit_step = static_cast<int>(begin % unit_steps);
   const auto start = [&](int step) {
     G* left = stages + step % kMixStages * W::kStage;
     G* right = left + W::kTile * W::kLd;
-    const std::int64_t unit = (begin + step) / unit_steps;
-    const int entry = static_cast<int>((begin + step) % unit_steps) * W::kDepth;
+    const int entry = unit_step * W::kDepth;
     const MixSequence sequence = args.sequences[unit % args.sequence_count];
     std::int64_t pair = unit / args.sequence_count;
     if (args.per_head) pair = pair * args.heads + matrix;
@@ -148,12 +172,19 @@ __global__ void __launch_bounds__(kMixThreads) weight_gradient(const WeightGradi
                           (pair * args.k_blocks + sequence.k_first) * args.entries + entry;
     constexpr int kPerRow = W::kDepth / kChunk<G>;
 #pragma unroll
-    for (int i = threadIdx.x; i < W::kTile * kPerRow; i += kMixThreads) {
+    for (int i = threadIdx.x; i < W::kTile * kPerRow; i += W::kThreads) {
       const int r = i / kPerRow, c = i % kPerRow * kChunk<G>;
-      const bool in_left = row0 + r < sequence.q_rows, in_right = col0 + r < sequence.k_rows;
-      const std::int64_t row = in_left ? row0 + r : 0, col = in_right ? col0 + r : 0;
-      ptx::copy_async(left + r * W::kLd + c, from_left + row * args.entries + c, in_left);
-      ptx::copy_async(right + r * W::kLd + c, from_right + col * args.entries + c, in_right);
+      const bool inside = entry + c < args.entries;
+      const bool in_left = inside && row0 + r < sequence.q_rows;
+      const bool in_right = inside && col0 + r < sequence.k_rows;
+      const std::int64_t row = static_cast<std::int64_t>(row0 + r) * args.entries + c;
+      const std::int64_t col = static_cast<std::int64_t>(col0 + r) * args.entries + c;
+      ptx::copy_async(left + r * W::kLd + c, in_left ? from_left + row : args.left, in_left);
+      ptx::copy_async(right + r * W::kLd + c, in_right ? from_right + col : args.right, in_right);
+    }
+    if (++unit_step == unit_steps) {
+      unit_step = 0;
+      ++unit;
     }
   };
   for (int s = 0; s < kMixStages - 1; ++s) {
@@ -189,7 +220,7 @@ __global__ void __launch_bounds__(kMixThreads) weight_gradient(const WeightGradi
   float* out = args.partial + blockIdx.x * args.partial_stride +
                static_cast<std::int64_t>(args.matrix_first + matrix) * args.rows_padded *
                    args.cols_padded;
-  for (int i = threadIdx.x; i < W::kTile * W::kTile; i += kMixThreads) {
+  for (int i = threadIdx.x; i < W::kTile * W::kTile; i += W::kThreads) {
     float total_sum = 0.f;
     for (int s = 0; s < W::kWK; ++s) total_sum += sums[s * W::kTile * W::kTile + i];
     out[(row0 + i / W::kTile) * args.cols_padded + col0 + i % W::kTile] = total_sum;

@@ -26,6 +26,7 @@ struct MixArgs {
   int in_blocks, out_blocks;
   int entries;
   int head_first, heads;         // of the pairs
+  int slabs_per_block;           // of entries
 };
 
 // Gradient of the mixing weights: <left_i, right_b> over pairs, sequences and entries.

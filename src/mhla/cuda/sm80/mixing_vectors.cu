@@ -51,37 +51,42 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
                col0 + b] = sum;
 }
 
-__global__ void __launch_bounds__(256) reduce_gradient(const ReduceArgs args) {
-  const int lane = threadIdx.x % 32;
-  const std::int64_t n = blockIdx.x * 8LL + threadIdx.x / 32;
-  if (n >= static_cast<std::int64_t>(args.matrices) * args.rows * args.cols) return;
+__global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
+  __shared__ float sums[32][33];
+  const int column = threadIdx.x % 32, lane = threadIdx.x / 32;  // a weight, and a share of the work
+  const std::int64_t n = blockIdx.x * 32LL + column;
+  const bool exists = n < static_cast<std::int64_t>(args.matrices) * args.rows * args.cols;
   const int b = static_cast<int>(n % args.cols);
   const int i = static_cast<int>(n / args.cols % args.rows);
   const int matrix = static_cast<int>(n / args.cols / args.rows);
 
   float sum = 0.f;
-  if (i < args.used_rows && b < args.used_cols && weight_is_read(args.mask, i, b)) {
+  if (exists && i < args.used_rows && b < args.used_cols && weight_is_read(args.mask, i, b)) {
     const float* partial =
         args.partial +
         (static_cast<std::int64_t>(matrix) * args.rows_padded + i) * args.cols_padded + b;
+#pragma unroll 4
     for (int split = lane; split < args.splits; split += 32) {
       sum += partial[split * args.partial_stride];
     }
   }
-  if (args.diagonal_terms != nullptr && i == b && i < args.used_rows) {
+  if (exists && args.diagonal_terms != nullptr && i == b && i < args.used_rows) {
     for (int block = 0; block < args.blocks; ++block) {
       if (args.block_index[block] != i) continue;
       const int pairs = args.per_head ? args.batch : args.batch * args.heads;
       for (int p = lane; p < pairs; p += 32) {
-        const std::int64_t pair = args.per_head ? static_cast<std::int64_t>(p) * args.heads + matrix : p;
+        const std::int64_t pair =
+            args.per_head ? static_cast<std::int64_t>(p) * args.heads + matrix : p;
         sum += args.diagonal_terms[pair * args.blocks + block];
       }
     }
   }
-  sum = ptx::sum_of_warp(sum);
-  if (lane == 0) {
-    args.d_mixing[matrix * args.head_stride + i * args.row_stride + b * args.col_stride] = sum;
-  }
+  sums[lane][column] = sum;
+  __syncthreads();
+  if (lane > 0 || !exists) return;
+  float total = 0.f;
+  for (int share = 0; share < 32; ++share) total += sums[share][column];
+  args.d_mixing[matrix * args.head_stride + i * args.row_stride + b * args.col_stride] = total;
 }
 
 Kernel<MixArgs> mix_vectors_kernel(bool transposed) {

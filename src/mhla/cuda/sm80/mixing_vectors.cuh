@@ -80,7 +80,7 @@ inline constexpr int kGradientDepth = 32;
 // The launch is (split of the pairs, tile, matrix).
 __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs args);
 
-// Sums the partial gradients in the order of the splits. One warp per weight.
-__global__ void __launch_bounds__(256) reduce_gradient(const ReduceArgs args);
+// Sums the partial gradients in a fixed order: 32 weights a thread block, 32 shares of the splits.
+__global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args);
 
 }  // namespace mhla::cuda

@@ -8,15 +8,14 @@
 
 namespace mhla::cuda {
 
-template <typename G, int MI, bool kTransposed>
+template <typename M, typename G>
 MixKernel mix_kernel() {
-  using M = Mix<G, MI, kTransposed>;
-  return {mix<G, MI, kTransposed>, M::kRows, M::bytes(1), M::bytes(kMixStages)};
+  return {mix<M, G>, M::kRows, M::kCols, M::kBytes};
 }
 
 template <typename W, typename G>
 WeightGradientKernel weight_gradient_kernel() {
-  return {weight_gradient<W, G>, W::kTile, W::kBytes};
+  return {weight_gradient<W, G>, W::kTile, W::kThreads, W::kBytes};
 }
 
 template <typename T>
@@ -25,14 +24,17 @@ const TypeKernels& type_kernels() {
   static const TypeKernels kernels{
       .summary_size = static_cast<int>(sizeof(G)),
       .prepare_weights = prepare_weights<G>,
-      .mix = {mix_kernel<G, 1, false>(), mix_kernel<G, 2, false>(), mix_kernel<G, 4, false>(),
-              mix_kernel<G, 5, false>(), mix_kernel<G, 8, false>()},
-      .mix_transposed = {mix_kernel<G, 1, true>(), mix_kernel<G, 2, true>(),
-                         mix_kernel<G, 4, true>(), mix_kernel<G, 5, true>(),
-                         mix_kernel<G, 8, true>()},
-      .mix_columns = Mix<G, 1, false>::kCols,
+      .mix = {mix_kernel<Mix<G, 1, 1, 4, false>, G>(), mix_kernel<Mix<G, 1, 2, 4, false>, G>(),
+              mix_kernel<Mix<G, 2, 2, 8, false>, G>(), mix_kernel<Mix<G, 1, 5, 4, false>, G>(),
+              mix_kernel<Mix<G, 2, 4, 4, false>, G>()},
+      .mix_transposed = {mix_kernel<Mix<G, 1, 1, 4, true>, G>(),
+                         mix_kernel<Mix<G, 1, 2, 4, true>, G>(),
+                         mix_kernel<Mix<G, 2, 2, 8, true>, G>(),
+                         mix_kernel<Mix<G, 1, 5, 4, true>, G>(),
+                         mix_kernel<Mix<G, 2, 4, 4, true>, G>()},
       .weight_gradient = {weight_gradient_kernel<WeightGradient<G, 16, 1, 1, 8, 256>, G>(),
                           weight_gradient_kernel<WeightGradient<G, 64, 2, 2, 2, 64>, G>(),
+                          weight_gradient_kernel<WeightGradient<G, 80, 5, 1, 2, 64>, G>(),
                           weight_gradient_kernel<WeightGradient<G, 128, 4, 2, 1, 64>, G>()},
       .key_sums = key_sums<T>,
       .row_products = row_products<T>,
