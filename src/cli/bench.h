@@ -18,7 +18,7 @@ struct BenchOptions {
   std::string what = "both";
   std::string implementation = {};
   int threads = 0;       // 0: all cores
-  double seconds = 0.4;  // each contender of a row is measured for so long
+  double seconds = 0.3;  // each contender of a row is measured for so long
   bool slow = false, growth = false, json = false;
 };
 

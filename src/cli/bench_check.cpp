@@ -102,8 +102,12 @@ BenchAgreement worse(const BenchAgreement& a, const BenchAgreement& b) {
   return a.error / a.tolerance >= b.error / b.tolerance || std::isnan(a.error) ? a : b;
 }
 
+BenchAgreement check_output(const BenchTruth& truth, const BenchData& data) {
+  return compare(truth, "o", truth.o, checked(truth, data.o));
+}
+
 BenchAgreement check_results(const BenchTruth& truth, const BenchData& data) {
-  BenchAgreement worst = compare(truth, "o", truth.o, checked(truth, data.o));
+  BenchAgreement worst = check_output(truth, data);
   if (truth.d_q.empty()) return worst;
   worst = worse(worst, compare(truth, "d_q", truth.d_q, checked(truth, data.d_q)));
   worst = worse(worst, compare(truth, "d_k", truth.d_k, checked(truth, data.d_k)));

@@ -25,8 +25,9 @@ struct BenchAgreement {
   bool ok() const { return error <= tolerance; }  // NaN is not
 };
 
-// The head of the truth inside data.o and the gradients of q, k and v.
+// The head of the truth inside data.o and, where the truth has them, the gradients of q, k and v.
 BenchAgreement check_results(const BenchTruth& truth, const BenchData& data);
+BenchAgreement check_output(const BenchTruth& truth, const BenchData& data);  // o alone
 // d_mixing sums over all heads; so the plan's implementation computes the truth's one head alone.
 BenchAgreement check_mixing_gradient(const BenchTruth& truth, const Plan& plan,
                                      const BenchData& data);

@@ -1,6 +1,9 @@
 // `mhla bench cpu`: the machine's ceiling, then every shape, then growth.
+#include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
+#include <thread>
 
 #include "cli/bench.h"
 #include "cli/bench_data.h"
@@ -24,6 +27,30 @@ void measure_ceilings(const BenchRun& run) {
                   run.report.ceilings[dtype]);
     run.say(line);
   }
+}
+
+// Busy cores over a short while in which this program sleeps; 0 where the system does not tell.
+double load_of_others() {
+  struct Ticks {
+    double idle = 0, all = 0;
+  };
+  const auto read = [] {
+    std::ifstream file("/proc/stat");
+    std::string word;
+    file >> word;  // "cpu": user nice system idle iowait irq softirq steal
+    Ticks ticks;
+    double value = 0;
+    for (int i = 0; i < 8 && file >> value; ++i) {
+      ticks.all += value;
+      if (i == 3 || i == 4) ticks.idle += value;
+    }
+    return ticks;
+  };
+  const Ticks before = read();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const Ticks after = read();
+  const double all = after.all - before.all;
+  return all > 0 ? (1 - (after.idle - before.idle) / all) * cpu_threads() : 0;
 }
 
 }  // namespace
@@ -62,6 +89,7 @@ void bench_cpu(const BenchOptions& options) {
   report.compared_with = peers ? peers->version() : "";
   report.threads = options.threads > 0 ? options.threads : static_cast<int>(cpu_threads());
   if (peers) peers->set_threads(report.threads);
+  report.load = load_of_others();
   BenchRun run{.options = options,
                .dtypes = {},
                .threads = report.threads,
@@ -70,6 +98,7 @@ void bench_cpu(const BenchOptions& options) {
   for (const std::string& dtype : options.dtypes) run.dtypes.push_back(parse_dtype(dtype));
   if (run.dtypes.empty()) run.dtypes = {DType::f32, DType::bf16};
 
+  if (report.load > kTooMuchLoad) run.say("other programs are busy: do not trust these times");
   measure_ceilings(run);
   for (const BenchShape& shape : shapes) {
     if (shape.positions.empty()) {

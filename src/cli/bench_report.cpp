@@ -152,6 +152,7 @@ nlohmann::json to_json(const BenchReport& report) {
   return {{"machine", report.machine},
           {"compiler", report.compiler},
           {"threads", report.threads},
+          {"load", report.load},
           {"compared_with", report.compared_with},
           {"gemm_gflops", ceilings},
           {"wrong", report.wrong},
@@ -166,6 +167,10 @@ std::string to_text(const BenchReport& report) {
   if (!report.compared_with.empty()) head += ", " + report.compared_with;
   for (const auto& [dtype, gflops] : report.ceilings) {
     head += std::string(", ") + name(dtype) + " gemm " + text("%.0f GFLOP/s", gflops);
+  }
+  if (report.load > kTooMuchLoad) {
+    head += "\nWARNING: other programs kept " + text("%.1f", report.load) +
+            " cores busy when this run began: do not trust its times";
   }
   return head + "\nbaselines: ms (their time over ours); GFLOP/s count the linear form\n\n" +
          operator_table(report) + decode_table(report) + growth_table(report) + goal_table(report) +

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,7 +13,8 @@
 
 namespace mhla::cli {
 
-inline constexpr double kNotMeasured = std::nan("");  // null in JSON, a dash in tables
+inline constexpr double kNotMeasured =
+    std::numeric_limits<double>::quiet_NaN();  // null in JSON, a dash in tables
 
 struct BenchBaseline {
   double ms = kNotMeasured;
@@ -47,11 +49,15 @@ struct GrowthPoint {
 struct BenchReport {
   std::string machine, compiler, compared_with;  // the last empty without --compare
   int threads = 0;
+  double load = 0;                        // of other programs when the run began, in busy cores
   std::map<DType, double> ceilings = {};  // GFLOP/s
   std::vector<BenchRow> rows = {};
   std::vector<GrowthPoint> growth = {};
   int wrong = 0;  // results that disagree with the reference
 };
+
+// With much of it, no time is worth writing down.
+inline constexpr double kTooMuchLoad = 0.3;
 
 nlohmann::json to_json(const BenchReport& report);
 std::string to_text(const BenchReport& report);

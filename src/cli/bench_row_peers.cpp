@@ -22,11 +22,9 @@ std::string seconds_text(double seconds) {
 
 // The least of a few runs: enough to tell which way is best.
 double quick_time(const std::function<void()>& call) {
-  constexpr double kQuick = 200;  // ms
+  constexpr double kQuick = 300;  // ms
   double least = time_once(call);
-  for (int run = 0; run < 3 && (run == 0 || least < kQuick); ++run) {
-    least = std::min(least, time_once(call));
-  }
+  for (int run = 0; run < 3 && least < kQuick; ++run) least = std::min(least, time_once(call));
   return least;
 }
 
@@ -52,6 +50,7 @@ RowPeers::RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool bac
       continue;
     }
     const bool once = foreseen > kLong;
+    pause_between();
     const double ms = once ? time_once(call) : quick_time(call);
     run.say("  " + peer.family + " " + peer.way + ": " + std::to_string(ms) + " ms");
     const auto found = best.find(peer.family);

@@ -9,7 +9,7 @@ namespace mhla::cli {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr double kSlow = 1500;  // ms; from here on one run a round is enough
+constexpr double kSlow = 1500;  // ms; from here on three runs, the first among them, are enough
 constexpr int kMostRuns = 200;  // a round: enough for any median
 // NOTE: OpenMP's threads spin for some milliseconds after a parallel part and would take a core
 // from the next contender.
@@ -24,6 +24,8 @@ double time_once(const std::function<void()>& call) {
   return taken.count();
 }
 
+void pause_between() { std::this_thread::sleep_for(kPause); }
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -34,12 +36,15 @@ double median(std::vector<double> values) {
 std::vector<double> race(const std::vector<std::function<void()>>& calls, double seconds) {
   std::vector<std::vector<double>> times(calls.size());
   std::vector<double> first(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) first[i] = time_once(calls[i]);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    pause_between();
+    first[i] = time_once(calls[i]);
+    if (first[i] > kSlow) times[i].push_back(first[i]);
+  }
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      // Very slow ones run twice, and the warm-up is not one of them.
       if (first[i] > kSlow && round == kRounds - 1) continue;
-      std::this_thread::sleep_for(kPause);
+      pause_between();
       if (first[i] < kSlow) calls[i]();  // caches and threads are its own again
       double spent = 0;
       for (int run = 0; run < kMostRuns; ++run) {

@@ -13,6 +13,9 @@ double time_once(const std::function<void()>& call);
 // change of the machine's speed meets all of them alike. `seconds`: how long each is measured.
 std::vector<double> race(const std::vector<std::function<void()>>& calls, double seconds);
 
+// Lets the threads of the contender before come to rest.
+void pause_between();
+
 double median(std::vector<double> values);
 
 }  // namespace mhla::cli

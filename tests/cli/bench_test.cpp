@@ -153,7 +153,7 @@ TEST_F(Bench, ComparesWithLibTorchWhereItIsBuilt) {
   if (!has_torch()) GTEST_SKIP() << "built without LibTorch";
   const Result r = run(
       "cpu --compare torch --shape tiny tiny-video tiny-lm tiny-decode "
-      "--seconds 0 --json");
+      "--threads 1 --seconds 0 --json");
   ASSERT_EQ(r.code, 0) << r.err;
   const json document = json::parse(r.out);
   EXPECT_GT(document.at("gemm_gflops").at("f32").get<double>(), 0);

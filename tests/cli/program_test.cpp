@@ -55,7 +55,7 @@ class Program : public testing::Test {
   std::string folder_;
 };
 
-const char* const kCommands[] = {"info", "explain", "verify", "mixing", "completion"};
+const char* const kCommands[] = {"info", "explain", "verify", "mixing", "bench", "completion"};
 
 void expect_usage_error(const Result& r, const std::string& part) {
   EXPECT_EQ(r.code, 2);
