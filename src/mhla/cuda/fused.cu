@@ -1,6 +1,7 @@
 // The implementation "cuda.fused": the linear form of one head inside one thread block, for
 // summaries that fit its shared memory. The backward is that of "cuda.linear".
 #include <algorithm>
+#include <cmath>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
@@ -17,7 +18,16 @@ constexpr int kSharedLimit = 227 * 1024;  // of a thread block on sm_90
 
 struct Shape {
   int width = 0, padded_blocks = 0, warps = 0;
+  bool regular = false;  // blocks are alike and hold whole row tiles
+  int offsets = 0;       // tokens of a query block and of a key block, when regular
 };
+
+bool blocks_alike(const BlockLayout& layout) {
+  const Block& first = layout.blocks().front();
+  return first.tokens() % kFusedRows == 0 &&
+         std::all_of(layout.blocks().begin(), layout.blocks().end(),
+                     [&](const Block& block) { return block.extent == first.extent; });
+}
 
 // Padded sizes and the number of warps, or nothing when the summaries do not fit.
 std::optional<Shape> shape_of(const Problem& problem) {
@@ -28,11 +38,19 @@ std::optional<Shape> shape_of(const Problem& problem) {
   if (wide > 64 || blocks > 64) return std::nullopt;
   shape.padded_blocks = static_cast<int>((blocks + 15) / 16 * 16);
   if (!fused_kernel_exists(shape.width, shape.padded_blocks)) return std::nullopt;
+  // NOTE: the table of offsets must stay small beside the summaries.
+  constexpr std::int64_t kMostOffsets = 1024;
+  const std::int64_t offsets = problem.layout.max_block_tokens() +
+                               problem.keys().max_block_tokens();
+  shape.regular = blocks_alike(problem.layout) && blocks_alike(problem.keys()) &&
+                  offsets <= kMostOffsets && problem.dk == shape.width && problem.dv == shape.width;
+  shape.offsets = shape.regular ? static_cast<int>(offsets) : 0;
   // Warps take whole key blocks: the number that leaves the fewest idle in the last round.
   const int key_blocks = static_cast<int>(problem.keys().mixing_size());
   int best_idle = 0;
   for (int warps = fused_max_warps(shape.width); warps >= 6; --warps) {
-    if (fused_bytes(shape.width, shape.padded_blocks, warps) > kSharedLimit) continue;
+    if (fused_bytes(shape.width, shape.padded_blocks, warps, shape.offsets) > kSharedLimit)
+      continue;
     const int idle = (key_blocks + warps - 1) / warps * warps - key_blocks;
     if (shape.warps == 0 || idle < best_idle) {
       shape.warps = warps;
@@ -45,6 +63,7 @@ std::optional<Shape> shape_of(const Problem& problem) {
 
 struct Prepared {
   Shape shape;
+  int processors = 1;
   DeviceTable<DeviceBlock> q_blocks, k_blocks;
   PlanData linear;  // serves the backward
 };
@@ -68,14 +87,15 @@ std::optional<std::string> refuses(const Problem& problem) {
   return std::nullopt;
 }
 
-// A thread block per head and multiprocessor: whole waves of heads at the bandwidth of one of them.
+// A head per multiprocessor at a time: whole waves of heads. The bandwidth is what the kernel
+// reached on an H200 (docs/kernels/fused.md); narrow rows cost more instructions a byte.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  constexpr double kProcessors = 132, kBandwidth = 3.4e12, kLaunch = 4e-6;
+  constexpr double kProcessors = 132, kLaunch = 4e-6;
+  const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double heads = static_cast<double>(problem.batch * problem.heads);
-  const double waves = std::max(
-      1.0, static_cast<double>(static_cast<std::int64_t>((heads + kProcessors - 1) / kProcessors)));
+  const double waves = std::max(1.0, std::ceil(heads / kProcessors));
   const double bytes_per_head = linear_cost(problem).forward_bytes / std::max(heads, 1.0);
-  return kLaunch + waves * bytes_per_head * kProcessors / kBandwidth;
+  return kLaunch + waves * bytes_per_head * kProcessors / bandwidth;
 }
 
 std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
@@ -86,8 +106,13 @@ std::size_t backward_workspace(const Problem& problem, const PlanOptions& option
 std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
   const Implementation& linear = linear_implementation();
+  int processors = 1;
+  check_call(
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
+      "cudaDeviceGetAttribute");
   return std::make_shared<Prepared>(
       Prepared{.shape = *shape_of(problem),
+               .processors = processors,
                .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
                .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
                .linear = {.problem = problem,
@@ -102,16 +127,17 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
   const Problem& problem = data.problem;
   const TensorView& mixing = inputs.mixing;
-  const std::int64_t slices = (problem.layout.max_block_tokens() + kFusedRows - 1) / kFusedRows;
   const FusedArgs args{.q_table = prepared.q_blocks.data(),
                        .k_table = prepared.k_blocks.data(),
                        .q_blocks = prepared.q_blocks.size(),
                        .k_blocks = prepared.k_blocks.size(),
-                       .q_slices = static_cast<int>(slices),
+                       .q_tokens = static_cast<int>(problem.layout.max_block_tokens()),
+                       .k_tokens = static_cast<int>(problem.keys().max_block_tokens()),
+                       .items = static_cast<int>(problem.batch * problem.heads),
                        .heads = static_cast<int>(problem.heads),
                        .dk = static_cast<int>(problem.dk),
                        .dv = static_cast<int>(problem.dv),
-                       .map = feature_map(problem.feature_map),
+                       .map = feature_map(problem.feature_map, problem.dtype),
                        .scale = static_cast<float>(problem.scale),
                        .eps = static_cast<float>(problem.denominator_eps()),
                        .normalize = problem.normalizer == Normalizer::exact,
@@ -123,13 +149,22 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
                        .v = row_tensor(inputs.v),
                        .o = row_tensor(outputs.o)};
   const Shape& shape = prepared.shape;
-  launch_fused({.width = shape.width,
-                .padded_blocks = shape.padded_blocks,
-                .warps = shape.warps,
-                .grid = static_cast<int>(problem.batch * problem.heads),
-                .shared_bytes = fused_bytes(shape.width, shape.padded_blocks, shape.warps),
-                .stream = stream},
-               args);
+  // Rows must start on 16 bytes, and offsets inside a head must fit 32 bits.
+  const auto narrow = [](const RowTensor& tensor, std::int64_t tokens) {
+    return tensor.vectors && tensor.token_stride * tokens < (std::int64_t{1} << 31);
+  };
+  const std::int64_t nq = problem.layout.tokens(), nk = problem.keys().tokens();
+  const bool regular = shape.regular && narrow(args.q, nq) && narrow(args.k, nk) &&
+                       narrow(args.v, nk) && narrow(args.o, nq);
+  launch_fused(
+      {.width = shape.width,
+       .padded_blocks = shape.padded_blocks,
+       .regular = regular,
+       .warps = shape.warps,
+       .grid = std::min(args.items, prepared.processors),
+       .shared_bytes = fused_bytes(shape.width, shape.padded_blocks, shape.warps, shape.offsets),
+       .stream = stream},
+      args);
 }
 
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,

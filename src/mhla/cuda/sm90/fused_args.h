@@ -16,8 +16,8 @@ struct FusedArgs {
   const DeviceBlock* q_table;  // [q_blocks]
   const DeviceBlock* k_table;  // [k_blocks]
   int q_blocks, k_blocks;
-  int q_slices;  // row tiles of the largest query block
-  int heads;
+  int q_tokens, k_tokens;  // of every block, when all are alike
+  int items, heads;        // items = batch * heads
   int dk, dv;
   Map map;
   float scale, eps;
@@ -29,20 +29,22 @@ struct FusedArgs {
   RowTensor q, k, v, o;
 };
 
-// Shared memory: summaries [padded blocks], then kFusedTiles row tiles per warp. A summary is
-// [width] rows of [width + pad] elements, and a pad: neither ldmatrix over its rows nor over the
-// same entry of many summaries meets a bank conflict. Column `width` holds the key sums.
+// Shared memory: summaries [padded blocks], kFusedTiles row tiles per warp, token offsets. A
+// summary is [width] rows of [width + pad] elements, and a pad: neither ldmatrix over its rows nor
+// over the same entry of many summaries meets a bank conflict. Column `width` holds the key sums.
 constexpr int fused_summary_elements(int width) { return width * (width + kFusedPad) + kFusedPad; }
 constexpr int fused_tiles_bytes(int width) {  // per warp
   return kFusedTiles * kFusedRows * (width + kFusedPad) * 2;
 }
-constexpr int fused_bytes(int width, int padded_blocks, int warps) {
-  return padded_blocks * fused_summary_elements(width) * 2 + warps * fused_tiles_bytes(width);
+constexpr int fused_bytes(int width, int padded_blocks, int warps, int offsets) {
+  return padded_blocks * fused_summary_elements(width) * 2 + warps * fused_tiles_bytes(width) +
+         offsets * 4;
 }
 constexpr int fused_max_warps(int width) { return width == 32 ? 12 : 8; }
 
 struct FusedLaunch {
   int width, padded_blocks;  // see fused_kernel_exists
+  bool regular;              // see Fused in fused_tile.cuh
   int warps, grid, shared_bytes;
   void* stream;
 };

@@ -7,12 +7,13 @@ namespace {
 
 struct Instance {
   int width, padded_blocks;
-  void (*kernel)(FusedArgs);
+  void (*regular)(FusedArgs);
+  void (*general)(FusedArgs);
 };
 
 template <int D, int MB>
 constexpr Instance instance() {
-  return {D, MB * 16, fused_forward<Fused<D, MB>>};
+  return {D, MB * 16, fused_forward<Fused<D, MB, true>>, fused_forward<Fused<D, MB, false>>};
 }
 
 constexpr Instance kInstances[] = {instance<32, 1>(), instance<32, 2>(), instance<32, 3>(),
@@ -37,7 +38,8 @@ void launch_fused(const FusedLaunch& launch, const FusedArgs& args) {
   if (launch.grid == 0) return;
   FusedArgs copy = args;
   void* parameters[] = {&copy};
-  const void* kernel = reinterpret_cast<const void*>(entry->kernel);
+  const void* kernel = reinterpret_cast<const void*>(launch.regular ? entry->regular
+                                                                    : entry->general);
   allow_shared(kernel, launch.shared_bytes);
   check_call(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(launch.grid)),
                               dim3(32, static_cast<unsigned>(launch.warps)), parameters,

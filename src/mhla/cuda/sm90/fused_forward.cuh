@@ -3,101 +3,82 @@
 // crosses the memory bus. Warps work alone: two barriers per head. See docs/kernels/fused.md.
 #pragma once
 
-#include "mhla/cuda/device/tile.cuh"
-#include "mhla/cuda/device/warp_gemm.cuh"
+#include "mhla/cuda/device/ptx.cuh"
 #include "mhla/cuda/sm90/fused_args.h"
+#include "mhla/cuda/sm90/fused_tile.cuh"
 
 namespace mhla::cuda::sm90 {
 
-// D: padded head width. MB: 16-row tiles of the mixing matrix, both ways.
-template <int D_, int MB_>
-struct Fused {
-  static constexpr int D = D_, MB = MB_;
-  using Tile = RowTile<bf16, kFusedRows, D, 32>;  // [16][D + pad], of one warp
-  static constexpr int kLd = Tile::kLd;
-  static constexpr int kSummary = fused_summary_elements(D);
-  static constexpr int kEntries = D * kLd;  // of a summary, row padding included
-  static constexpr int kThreads = fused_max_warps(D) * 32;
-  static_assert(kLd == D + kFusedPad);
+// A warp's walk over row tiles: blocks warp, warp + warps, ..., tile by tile.
+template <typename F>
+struct TileWalk {
+  const DeviceBlock* table;
+  int blocks, warps, count;  // count: tokens of every block of a regular layout
+  int block, first;
+  DeviceBlock at;
+
+  __device__ __forceinline__ TileWalk(const DeviceBlock* table, int blocks, int count, int warp,
+                                      int warps)
+      : table(table), blocks(blocks), warps(warps), count(count), block(warp), first(0) {
+    arrive();
+  }
+  __device__ __forceinline__ bool done() const { return block >= blocks; }
+  __device__ __forceinline__ int rows() const { return (F::kIsRegular ? count : at.count) - first; }
+  __device__ __forceinline__ void next() {
+    first += kFusedRows;
+    if (rows() > 0) return;
+    first = 0;
+    block += warps;
+    arrive();
+  }
+
+ private:
+  __device__ __forceinline__ void arrive() {
+    if (!done()) at = table[block];
+  }
 };
 
-// phi of a row tile; rows and columns that do not exist become zero, not eps.
-template <typename Tile, typename F>
-__device__ __forceinline__ void map_rows(bf16* tile, const Map& map, int rows, int cols, F&& seen) {
-  Tile::transform(tile, [&](int row, int col, float (&x)[kChunk<bf16>]) {
-#pragma unroll
-    for (int i = 0; i < kChunk<bf16>; ++i) {
-      x[i] = row < rows && col + i < cols ? feature(map, x[i]) : 0.f;
-    }
-    seen(x);
-    return true;
-  });
-}
-
-// S_b = sum of phi(k) v^T, and z_b = sum of phi(k) as column D of S_b (Eq. 3). A warp takes every
-// warps-th block.
+// S_b = sum of phi(k) v^T (Eq. 3). Rows of v end in a one, so column D of S_b is z_b. The first
+// tile is on its way while other warps still read the summaries of the head before.
 template <typename F>
 __device__ __forceinline__ void fused_summaries(const FusedArgs& args, int batch, int head,
-                                                int warp, int warps, bf16* tiles, bf16* summaries) {
-  using Tile = typename F::Tile;
-  const int lane = threadIdx.x;
+                                                int warp, int warps, const int* offsets,
+                                                bf16* tiles, bf16* summaries) {
   const bf16* k = args.k.head<const bf16>(batch, head);
   const bf16* v = args.v.head<const bf16>(batch, head);
+  F::write_ones(tiles + F::kTile);  // a tile of outputs was here
+  F::write_ones(tiles + 3 * F::kTile);
 
-  int load_block = warp, load_row = 0, loaded = 0;
-  DeviceBlock load_at = load_block < args.k_blocks ? args.k_table[load_block] : DeviceBlock{};
+  TileWalk<F> loads(args.k_table, args.k_blocks, args.k_tokens, warp, warps), work = loads;
+  int loaded = 0;
   const auto start = [&] {
-    if (load_block < args.k_blocks) {
-      bf16* tile = tiles + loaded++ % 2 * 2 * Tile::kElements;
-      Tile::load(tile, k, args.k, load_at, load_row, args.dk);
-      Tile::load(tile + Tile::kElements, v, args.v, load_at, load_row, args.dv);
-      load_row += kFusedRows;
-      if (load_row >= load_at.count) {
-        load_row = 0;
-        load_block += warps;
-        if (load_block < args.k_blocks) load_at = args.k_table[load_block];
-      }
+    if (!loads.done()) {
+      bf16* tile = tiles + loaded++ % 2 * 2 * F::kTile;
+      const typename F::Rows rows(offsets, loads.at, loads.first);
+      F::load(tile, k, args.k, rows, args.dk);
+      F::load(tile + F::kTile, v, args.v, rows, args.dv);
+      loads.next();
     }
     ptx::copy_commit();
   };
   start();
+  __syncthreads();
 
-  int step = 0;
-  for (int block = warp; block < args.k_blocks; block += warps) {
-    const int count = args.k_table[block].count;
-    Accumulator<F::D / 16, F::D / 8> acc;
-    clear(acc);
-    float sums[kChunk<bf16>] = {};
-    for (int first = 0; first < count; first += kFusedRows, ++step) {
+  for (int step = 0; !work.done();) {
+    const int block = work.block;
+    float acc[F::D / 16][F::D / 8 + 1][4] = {};
+    for (; work.block == block; work.next(), ++step) {
       start();
       ptx::copy_wait<1>();
-      bf16* k_tile = tiles + step % 2 * 2 * Tile::kElements;
-      map_rows<Tile>(k_tile, args.map, count - first, args.dk, [&](float (&x)[kChunk<bf16>]) {
-#pragma unroll
-        for (int i = 0; i < kChunk<bf16>; ++i) {
-          sums[i] += to_float(from_float<bf16>(x[i]));
-        }
-      });
+      bf16* k_tile = tiles + step % 2 * 2 * F::kTile;
+      F::map(k_tile, args.map, work.rows(), args.dk);
       __syncwarp();
-      mma_AtB(acc, k_tile, F::kLd, k_tile + Tile::kElements, F::kLd, kFusedRows);
+      F::add_products(acc, k_tile, k_tile + F::kTile);
       __syncwarp();
     }
-
     bf16* summary = summaries + block * F::kSummary;
-    for_each_pair(acc, [&](int row, int col, float x, float y) {
-      store_pair(summary + row * F::kLd + col, x, y);
-    });
-    // Lanes that share a column of k hold parts of its sum.
 #pragma unroll
-    for (int i = 0; i < kChunk<bf16>; ++i) {
-#pragma unroll
-      for (int offset = Tile::kPerRow; offset < 32; offset *= 2) {
-        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
-      }
-      if (lane < Tile::kPerRow) {
-        summary[(lane * kChunk<bf16> + i) * F::kLd + F::D] = from_float<bf16>(sums[i]);
-      }
-    }
+    for (int i = 0; i < F::D / 16; ++i) F::store_rows(summary + i * 16 * F::kLd, acc[i]);
   }
 }
 
@@ -122,51 +103,47 @@ __device__ __forceinline__ void fused_mix(const FusedArgs& args, int head, int w
         m[i][b][e] = ptx::pack_bf16(weight(row, col), weight(row, col + 1));
       }
 
-  for (int entry = warp * 8; entry < F::kEntries; entry += warps * 8) {
-    std::uint32_t s[F::MB][2];
+  // Several entries at a time, so that one's loads hide behind another's products.
+  constexpr int kBatch = F::MB == 1 ? 4 : F::MB == 2 ? 2 : 1;
+  static_assert(F::kEntries % (8 * kBatch) == 0);
+  bf16* own = summaries + lane % 16 * F::kSummary;  // this lane names one block of every 16
+  for (int entry = warp * 8 * kBatch; entry < F::kEntries; entry += warps * 8 * kBatch) {
+    std::uint32_t s[kBatch][F::MB][2];
 #pragma unroll
-    for (int b = 0; b < F::MB; ++b) {
-      ptx::load_matrix_transposed_2(s[b], summaries + (b * 16 + lane % 16) * F::kSummary + entry);
-    }
-    __syncwarp();
+    for (int e = 0; e < kBatch; ++e)
 #pragma unroll
-    for (int i = 0; i < F::MB; ++i) {
-      float c[4] = {};
+      for (int b = 0; b < F::MB; ++b) {
+        ptx::load_matrix_pair_transposed(s[e][b], own + b * 16 * F::kSummary + entry + e * 8);
+      }
 #pragma unroll
-      for (int b = 0; b < F::MB; ++b) ptx::mma_bf16(c, m[i][b], s[b][0], s[b][1]);
-      store_pair(summaries + (i * 16 + g) * F::kSummary + entry + t * 2, c[0], c[1]);
-      store_pair(summaries + (i * 16 + g + 8) * F::kSummary + entry + t * 2, c[2], c[3]);
-    }
+    for (int e = 0; e < kBatch; ++e)
+#pragma unroll
+      for (int i = 0; i < F::MB; ++i) {
+        float c[4] = {};
+#pragma unroll
+        for (int b = 0; b < F::MB; ++b) ptx::mma_bf16(c, m[i][b], s[e][b][0], s[e][b][1]);
+        ptx::store_matrix_2(own + i * 16 * F::kSummary + entry + e * 8, ptx::pack_bf16(c[0], c[1]),
+                            ptx::pack_bf16(c[2], c[3]));
+      }
   }
 }
 
 // o = phi(q) S~_i over phi(q) z~_i (Eq. 4). `mix` runs while the first queries are on their way.
 template <typename F, typename Mix>
 __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, int head, int warp,
-                                              int warps, bf16* tiles, const bf16* summaries,
-                                              Mix&& mix) {
-  using Tile = typename F::Tile;
+                                              int warps, const int* offsets, bf16* tiles,
+                                              const bf16* summaries, Mix&& mix) {
   const int lane = threadIdx.x;
   const bf16* q = args.q.head<const bf16>(batch, head);
   bf16* o = args.o.head<bf16>(batch, head);
-  const int slices = args.q_blocks * args.q_slices;
 
-  // A slice is 16 rows of a block; in ragged layouts some do not exist.
-  const auto rows_of = [&](const DeviceBlock& block, int slice) {
-    return block.count - slice % args.q_slices * kFusedRows;
-  };
-  const auto following = [&](int slice) {
-    do slice += warps;
-    while (slice < slices && rows_of(args.q_table[slice / args.q_slices], slice) <= 0);
-    return slice;
-  };
-  int load_slice = following(warp - warps), loaded = 0;
+  TileWalk<F> loads(args.q_table, args.q_blocks, args.q_tokens, warp, warps), work = loads;
+  int loaded = 0;
   const auto start = [&] {
-    if (load_slice < slices) {
-      Tile::load(tiles + loaded++ % kFusedTiles * Tile::kElements, q, args.q,
-                 args.q_table[load_slice / args.q_slices], load_slice % args.q_slices * kFusedRows,
-                 args.dk);
-      load_slice = following(load_slice);
+    if (!loads.done()) {
+      F::load(tiles + loaded++ % kFusedTiles * F::kTile, q, args.q,
+              typename F::Rows(offsets, loads.at, loads.first), args.dk);
+      loads.next();
     }
     ptx::copy_commit();
   };
@@ -174,65 +151,71 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
   for (int i = 0; i < kFusedTiles - 1; ++i) start();
   mix();
 
-  int step = 0;
-  for (int slice = following(warp - warps); slice < slices; slice = following(slice), ++step) {
+  for (int step = 0; !work.done(); work.next(), ++step) {
     ptx::copy_wait<kFusedTiles - 2>();
-    const DeviceBlock block = args.q_table[slice / args.q_slices];
-    bf16* tile = tiles + step % kFusedTiles * Tile::kElements;
-    map_rows<Tile>(tile, args.map, rows_of(block, slice), args.dk, [](float (&)[kChunk<bf16>]) {});
+    bf16* tile = tiles + step % kFusedTiles * F::kTile;
+    F::map(tile, args.map, work.rows(), args.dk);
     __syncwarp();
     start();  // into the tile of the step before, which is written out
-    // The two tiles past D hold the denominator (column D) and nothing of use.
-    Accumulator<1, F::D / 8 + 2> acc;
-    clear(acc);
-    mma_AB(acc, tile, F::kLd, summaries + slice / args.q_slices * F::kSummary, F::kLd, F::D);
-    __syncwarp();
+    float acc[F::D / 8 + 1][4] = {};
+    F::multiply(acc, tile, summaries + work.block * F::kSummary);
     float factor[2] = {args.scale, args.scale};
     if (args.normalize) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float den = __shfl_sync(0xffffffffu, acc[0][F::D / 8][2 * half], lane & ~3);
+        const float den = __shfl_sync(0xffffffffu, acc[F::D / 8][2 * half], lane & ~3);
         const float total = args.scale * den + args.eps;
         factor[half] = total == 0.f ? 0.f : args.scale / total;
       }
     }
 #pragma unroll
-    for (int j = 0; j < F::D / 8; ++j) {
-      const int col = j * 8 + lane % 4 * 2;
+    for (int j = 0; j < F::D / 8; ++j)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        store_pair(tile + (lane / 4 + 8 * half) * F::kLd + col, acc[0][j][2 * half] * factor[half],
-                   acc[0][j][2 * half + 1] * factor[half]);
-      }
-    }
+      for (int e = 0; e < 4; ++e) acc[j][e] *= factor[e / 2];
     __syncwarp();
-    Tile::store(tile, o, args.o, block, slice % args.q_slices * kFusedRows, args.dv);
+    F::store_rows(tile, acc);
+    __syncwarp();
+    F::write(tile, o, args.o, typename F::Rows(offsets, work.at, work.first), args.dv);
   }
 }
 
-// One thread block per (batch entry, head), one warp per row of threads.
+// A thread block takes every gridDim-th (batch entry, head); one warp per row of threads.
 template <typename F>
 __global__ void __launch_bounds__(F::kThreads, 1)
     fused_forward(const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
   const int warp = threadIdx.y, warps = blockDim.y;
   bf16* summaries = reinterpret_cast<bf16*>(shared);
-  bf16* tiles = summaries + F::MB * 16 * F::kSummary + warp * kFusedTiles * F::Tile::kElements;
-  const int head = blockIdx.x % args.heads, batch = blockIdx.x / args.heads;
+  bf16* all_tiles = summaries + F::MB * 16 * F::kSummary;
+  bf16* tiles = all_tiles + warp * kFusedTiles * F::kTile;
+  int* k_offsets = reinterpret_cast<int*>(all_tiles + warps * kFusedTiles * F::kTile);
+  int* q_offsets = k_offsets + (F::kIsRegular ? args.k_tokens : 0);
 
-  // Blocks that pad the last mma tile hold zeros.
-  for (int i = args.k_blocks * F::kSummary + (warp * 32 + threadIdx.x) * 8;
-       i < F::MB * 16 * F::kSummary; i += warps * 32 * 8) {
-    *reinterpret_cast<Chunk*>(summaries + i) = Chunk{};
+  if constexpr (F::kIsRegular) {
+    for (int i = warp * 32 + threadIdx.x; i < args.k_tokens; i += warps * 32) {
+      k_offsets[i] = args.k_table[0].token(i) - args.k_table[0].first;
+    }
+    for (int i = warp * 32 + threadIdx.x; i < args.q_tokens; i += warps * 32) {
+      q_offsets[i] = args.q_table[0].token(i) - args.q_table[0].first;
+    }
+    __syncthreads();
   }
-  fused_summaries<F>(args, batch, head, warp, warps, tiles, summaries);
-  ptx::copy_wait<0>();
-  __syncwarp();
-  fused_readout<F>(args, batch, head, warp, warps, tiles, summaries, [&] {
-    __syncthreads();
-    fused_mix<F>(args, head, warp, warps, summaries);
-    __syncthreads();
-  });
+  for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
+    const int head = item % args.heads, batch = item / args.heads;
+    fused_summaries<F>(args, batch, head, warp, warps, k_offsets, tiles, summaries);
+    // Blocks that pad the last mma tile hold zeros; the mixture of the head before is gone.
+    for (int i = args.k_blocks * F::kSummary + (warp * 32 + threadIdx.x) * 8;
+         i < F::MB * 16 * F::kSummary; i += warps * 32 * 8) {
+      *reinterpret_cast<Chunk*>(summaries + i) = Chunk{};
+    }
+    ptx::copy_wait<0>();
+    __syncwarp();
+    fused_readout<F>(args, batch, head, warp, warps, q_offsets, tiles, summaries, [&] {
+      __syncthreads();
+      fused_mix<F>(args, head, warp, warps, summaries);
+      __syncthreads();
+    });
+  }
 }
 
 }  // namespace mhla::cuda::sm90
