@@ -42,7 +42,9 @@ void bench_growth(const BenchRun& run);
 // --slow, run once. The chosen ones join `calls`, which are then raced; see finish().
 class RowPeers {
  public:
-  RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool backward, double ceiling);
+  // `known`: the best way of each family at an earlier row; slow ones do not compete again.
+  RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool backward, double ceiling,
+           const std::map<std::string, BenchBaseline>& known = {});
   const std::vector<std::function<void()>>& calls() const { return calls_; }
   // Times of calls(), in milliseconds, starting at `first`.
   void finish(const std::vector<double>& times, std::size_t first, BenchRow& row) const;

@@ -56,7 +56,9 @@ double load_of_others() {
 }  // namespace
 
 void BenchRun::say(const std::string& line) const {
-  std::fprintf(stderr, "bench: %s\n", line.c_str());
+  static const auto start = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  std::fprintf(stderr, "bench %5.1f s: %s\n", passed.count(), line.c_str());
 }
 
 void bench_growth(const BenchRun& run) {

@@ -89,7 +89,7 @@ class Case {
   BenchRow measure(bool backward) {
     BenchRow row = describe(backward);
     run_.say("  " + row.what);
-    const RowPeers peers(run_, peers_, backward, row.ceiling);
+    const RowPeers peers(run_, peers_, backward, row.ceiling, known_);
     std::vector<std::function<void()>> calls;
     calls.emplace_back([&] { backward ? ours_.run_both() : ours_.run_forward(); });
     std::unique_ptr<Ours> single;
@@ -103,6 +103,7 @@ class Case {
     row.ms = times[0];
     if (single) row.thread_speedup = times[1] / times[0];
     peers.finish(times, first, row);
+    known_ = row.baselines;
     return row;
   }
 
@@ -134,6 +135,7 @@ class Case {
   Ours ours_;
   std::vector<Peer> peers_;
   BenchAgreement agreement_;
+  std::map<std::string, BenchBaseline> known_;  // of the row before
 };
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kLong = 4;         // seconds: from here on only with --slow, and once
 constexpr double kTooLong = 60;     // seconds: never
+constexpr double kDecided = 400;    // ms of a forward: its best way is also that of the backward
 constexpr double kBackward = 3.5;   // forward and backward over forward: five products for two
 constexpr double kUsualSpeed = 50;  // GFLOP/s, where no ceiling was measured
 
@@ -31,7 +32,7 @@ double quick_time(const std::function<void()>& call) {
 }  // namespace
 
 RowPeers::RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool backward,
-                   double ceiling) {
+                   double ceiling, const std::map<std::string, BenchBaseline>& known) {
   struct Best {
     double ms;
     std::function<void()> call;
@@ -42,6 +43,10 @@ RowPeers::RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool bac
   for (const Peer& peer : peers) {
     const std::function<void()>& call = backward ? peer.forward_backward : peer.forward;
     if (!call) continue;
+    const auto before = known.find(peer.family);
+    if (before != known.end() && before->second.ms > kDecided && before->second.way != peer.way) {
+      continue;
+    }
     BenchBaseline& baseline = baselines_[peer.family];
     const double foreseen = peer.flops / speed * 1e-9 * (backward ? kBackward : 1);
     if (foreseen > kTooLong || (foreseen > kLong && !run.options.slow)) {

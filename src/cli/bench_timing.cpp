@@ -9,7 +9,8 @@ namespace mhla::cli {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr double kSlow = 1500;  // ms; from here on three runs, the first among them, are enough
+constexpr double kSlow = 1500;  // ms; from here on two runs, the first among them, are enough
+constexpr double kWarm = 300;   // ms; shorter runs are repeated once before they count
 constexpr int kMostRuns = 200;  // a round: enough for any median
 // NOTE: OpenMP's threads spin for some milliseconds after a parallel part and would take a core
 // from the next contender.
@@ -43,9 +44,9 @@ std::vector<double> race(const std::vector<std::function<void()>>& calls, double
   }
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      if (first[i] > kSlow && round == kRounds - 1) continue;
+      if (first[i] > kSlow && round > 0) continue;
       pause_between();
-      if (first[i] < kSlow) calls[i]();  // caches and threads are its own again
+      if (first[i] < kWarm) calls[i]();  // caches and threads are its own again
       double spent = 0;
       for (int run = 0; run < kMostRuns; ++run) {
         times[i].push_back(time_once(calls[i]));
