@@ -1,10 +1,13 @@
 // Times the CPU kernels at the shapes of the models: GFLOP/s beside the peak of their inner loop.
 //
-// mhla-bench-cpu-kernels [word...]: only shapes whose line contains every word (wan, f32, 2t).
+// Arguments: [-f] [word...]. -f leaves out the backward pass; only shapes whose line contains every
+// word are timed (wan, f32, 2t).
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <functional>
+#include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -70,6 +73,23 @@ double seconds(const std::function<void()>& call, int threads, double budget) {
   return best;
 }
 
+// Aligned as a workspace must be; frameworks align tensors alike.
+class Bytes {
+ public:
+  Bytes() = default;
+  explicit Bytes(std::size_t size) : size_(size), data_(new (kAlignment) char[size]) {}
+  char* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{mhla::kWorkspaceAlignment};
+  struct Free {
+    void operator()(char* p) const { ::operator delete[](p, kAlignment); }
+  };
+  std::size_t size_ = 0;
+  std::unique_ptr<char[], Free> data_;
+};
+
 // Inputs are slices of one fused [B, N, H, dk + dk + dv ...] projection, as a model has them.
 class Tensors {
  public:
@@ -84,14 +104,14 @@ class Tensors {
     mixing_.assign(static_cast<std::size_t>(m * m), 1.0f / static_cast<float>(m));
     d_mixing_.resize(mixing_.size());
   }
-  TensorView slice(std::vector<char>& from, std::int64_t offset, std::int64_t width) const {
+  TensorView slice(Bytes& from, std::int64_t offset, std::int64_t width) const {
     TensorView view = TensorView::contiguous(
         from.data() + static_cast<std::size_t>(offset) * mhla::size_of(p_.dtype), p_.dtype,
         {p_.batch, p_.layout.tokens(), p_.heads, width});
     view.strides = {p_.layout.tokens() * stride_, stride_, width, 1};
     return view;
   }
-  TensorView output(std::vector<char>& from) const {
+  TensorView output(Bytes& from) const {
     return TensorView::contiguous(from.data(), p_.dtype,
                                   {p_.batch, p_.layout.tokens(), p_.heads, p_.dv});
   }
@@ -115,8 +135,8 @@ class Tensors {
   }
 
  private:
-  std::vector<char> memory(std::int64_t count) const {
-    std::vector<char> bytes(static_cast<std::size_t>(count) * mhla::size_of(p_.dtype));
+  Bytes memory(std::int64_t count) const {
+    Bytes bytes(static_cast<std::size_t>(count) * mhla::size_of(p_.dtype));
     mhla::with_dtype(p_.dtype, [&]<typename T>(T) {
       T* x = reinterpret_cast<T*>(bytes.data());
       std::uint32_t state = 1;
@@ -135,23 +155,20 @@ class Tensors {
 
   const Problem& p_;
   std::int64_t stride_;
-  std::vector<char> fused_, o_, d_o_, d_fused_;
+  Bytes fused_, o_, d_o_, d_fused_;
   std::vector<float> mixing_, d_mixing_;
 };
 
-void time_shape(const Shape& shape, DType dtype, int threads, double peak) {
+void time_shape(const Shape& shape, DType dtype, int threads, double peak, bool backwards) {
   Problem p = shape.problem;
   p.dtype = dtype;
   const mhla::Plan plan = mhla::plan(p, {.implementation = "cpu.linear", .threads = threads});
   Tensors tensors(p);
-  std::vector<char> memory(std::max(plan.forward_workspace(), plan.backward_workspace()) + 256);
-  void* aligned = memory.data();
-  std::size_t space = memory.size();
-  std::align(mhla::kWorkspaceAlignment, space - 256, aligned, space);
-  const mhla::Workspace workspace{aligned, space};
+  Bytes memory(std::max(plan.forward_workspace(), plan.backward_workspace()));
+  const mhla::Workspace workspace{memory.data(), memory.size()};
   const double forward = seconds(
       [&] { mhla::forward(plan, tensors.inputs(), tensors.outputs(), workspace); }, threads, 0.3);
-  const double backward = seconds(
+  const double backward = !backwards ? 0 : seconds(
       [&] { mhla::backward(plan, tensors.backward_inputs(), tensors.gradients(), workspace); },
       threads, 0.3);
   const auto rate = [](double flops, double s) { return flops / s * 1e-9; };
@@ -169,6 +186,7 @@ void time_shape(const Shape& shape, DType dtype, int threads, double peak) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool forward_only = argc > 1 && std::string(argv[1]) == "-f";
   const double peak = mhla::cpu::kernels().peak(0.2);
   std::printf("%s, inner loop %.1f GFLOP/s per core in f32\n", mhla::cpu::kernels().target,
               peak * 1e-9);
@@ -178,8 +196,8 @@ int main(int argc, char** argv) {
         const std::string line = std::string(shape.name) + " " + mhla::name(dtype) + " " +
                                  std::to_string(threads) + "t";
         bool wanted = true;
-        for (int i = 1; i < argc; ++i) wanted = wanted && line.find(argv[i]) != std::string::npos;
-        if (wanted) time_shape(shape, dtype, threads, peak);
+        for (int i = 1 + forward_only; i < argc; ++i) wanted = wanted && line.find(argv[i]) != std::string::npos;
+        if (wanted) time_shape(shape, dtype, threads, peak, !forward_only);
       }
     }
   }

@@ -86,10 +86,13 @@ class HeadBackward : HeadPass<T> {
         SumGradient(i, begin, count, packed, d_den, to);
       }
       if (!packed) PackPanels(this->QueryRows(count), s_.b);
+      Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
+      ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.d_o, p_.dv, sizeof(T));
+      if (g_.normalized && !kNarrow) ahead.Add(head_.o, p_.dv, sizeof(T));
       MultiplyTransposed(s_.a2, p_.dv, count, s_.b, Panels(p_.dk), nullptr, begin > 0,
                          [&](Index r, Index c) HWY_ATTR {
                            return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
-                         });
+                         }, &ahead);
       if (deferred_) {
         for (Index t = 0; t < count; ++t) {
           slot_.inverse[s_.at[t]] = factor[t];
@@ -139,9 +142,11 @@ class HeadBackward : HeadPass<T> {
     const float* mixed = slot_.mixed + i * stride_;
     if (head_.d_q.data) {
       const RowSummand product{s_.a2, p_.dv, mixed, p_.dv};
+      Ahead ahead(s_.at, count);
+      ahead.Add(head_.d_q, p_.dk, sizeof(T));
       if (!kNarrow || !g_.normalized) {  // otherwise OutputDots has left it
         MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
-                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); }, &ahead);
       }
       StoreGradient({.rows = s_.result, .stride = g_.dk_padded, .weight = d_den,
                      .vector = den_joins() ? mixed + f_.extra : nullptr},
@@ -198,8 +203,10 @@ class HeadBackward : HeadPass<T> {
       if (head_.d_k.data) {
         PackRows(this->Values(count), s_.a);
         const RowSummand product{s_.a, p_.dv, d_summary, p_.dv};
+        Ahead ahead(s_.at, count);
+        ahead.Add(head_.d_k, p_.dk, sizeof(T)).Add(head_.d_v, p_.dv, sizeof(T));
         MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
-                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); }, &ahead);
         StoreGradient({.rows = s_.result, .stride = g_.dk_padded,
                        .vector = den_joins() ? d_sum : nullptr},
                       this->Keys(count), head_.d_k);
@@ -209,17 +216,19 @@ class HeadBackward : HeadPass<T> {
       }
       if (head_.d_v.data) {
         PackRows(this->Keys(count), s_.a2);
-        ValueGradient(count, 0, nullptr);
+        Ahead ahead = this->Next(head_.key_blocks, head_.mk, b, begin + count);
+        ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
+        ValueGradient(count, 0, nullptr, &ahead);
       }
     }
   }
 
   // d_v = K dS, plus weight * scores^T G of an open block (G as panels in s_.b3).
-  void ValueGradient(Index count, float weight, const float* scores) {
+  void ValueGradient(Index count, float weight, const float* scores, Ahead* ahead = nullptr) {
     const Panels panels(p_.dv);
     const RowSummand product{s_.a2, p_.dk, s_.matrix, p_.dk};
     const auto write = [&](auto&& out) HWY_ATTR {
-      MultiplyRows(&product, 1, count, panels, nullptr, false, out);
+      MultiplyRows(&product, 1, count, panels, nullptr, false, out, ahead);
       if (!scores) return;
       float factor[kMaxRows];
       std::fill(factor, factor + kMaxRows, weight);

@@ -40,14 +40,16 @@ class HeadForward : HeadPass<T> {
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
       if (!packed) PackRows(this->QueryRows(count), s_.a);
       if (g_.causal) this->PackOpenBlock(count);
-      Products(i, count, mixed, factor);
+      Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
+      ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.o, p_.dv, sizeof(T));
+      Products(i, count, mixed, factor, ahead);
       if (g_.causal && begin + count < block.tokens()) {
         this->AddChunk(this->Weight(i, i), s_.a2, s_.b, count, mixed);
       };
     }
   }
 
-  void Products(Index i, Index count, const float* mixed, const float* factor) {
+  void Products(Index i, Index count, const float* mixed, const float* factor, Ahead& ahead) {
     const Panels panels(p_.dv);
     RowSummand summands[2] = {{s_.a, p_.dk, mixed, p_.dk}, {}};
     int used = 1;
@@ -57,14 +59,11 @@ class HeadForward : HeadPass<T> {
     }
     if (std::is_same_v<T, float> && p_.dv % kLanes == 0) {
       float* o = reinterpret_cast<float*>(head_.o.data);
-      MultiplyRows(summands, used, count, panels, factor, false, [&](Index r, Index c) HWY_ATTR {
-        return o + s_.at[r] * head_.o.stride + c;
-      });
-      return;
+      const auto to = [&](Index r, Index c) HWY_ATTR { return o + s_.at[r] * head_.o.stride + c; };
+      return MultiplyRows(summands, used, count, panels, factor, false, to, &ahead);
     }
-    MultiplyRows(summands, used, count, panels, factor, false, [&](Index r, Index c) HWY_ATTR {
-      return s_.result + r * panels.columns + c;
-    });
+    const auto to = [&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; };
+    MultiplyRows(summands, used, count, panels, factor, false, to, &ahead);
     Unpack<T>(s_.result, panels.columns, head_.o, s_.at, count, p_.dv);
   }
 };

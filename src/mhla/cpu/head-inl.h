@@ -79,6 +79,7 @@ class HeadPass {
   // S_b and S~_i of the whole head.
   void PrepareMixed(Team& team) {
     const Stack stack(slot_.summaries, head_.mk);
+    workers_ = team.size();
     team.each(head_.mk + 1, [&](Index b) HWY_ATTR {
       if (b > 0) return Summarize(stack, b - 1);
       PackMixing(head_.mq, head_.mk, slot_.mixing, [&](Index i, Index c) HWY_ATTR {
@@ -114,6 +115,15 @@ class HeadPass {
     return denominator == 0 ? 0.0f : scale / denominator;
   }
 
+  // The tokens this thread will probably take after position `end` of block `at`.
+  Ahead Next(const Block* blocks, Index block_count, Index at, Index end) const {
+    if (end == blocks[at].tokens()) end = 0, at += workers_;
+    const Index left = at < block_count ? blocks[at].tokens() - end : 0;
+    const Index count = std::min<Index>(g_.tokens, left);
+    if (count > 0) ListTokens(blocks[at], end, count, s_.at + g_.tokens);
+    return Ahead(s_.at + g_.tokens, count);
+  }
+
   void Summarize(const Stack& stack, Index b) {
     const Block& block = head_.key_blocks[b];
     Index tokens = block.tokens();
@@ -138,7 +148,9 @@ class HeadPass {
         PackRows(Keys(count), s_.a, sums);
         PackPanels(Values(count), s_.b);
       }
-      MultiplyTransposed(s_.a, f_.rows, count, s_.b, Panels(f_.width), nullptr, begin > 0, to);
+      Ahead ahead = Next(head_.key_blocks, head_.mk, b, begin + count);
+      ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
+      MultiplyTransposed(s_.a, f_.rows, count, s_.b, Panels(f_.width), nullptr, begin > 0, to, &ahead);
     }
     for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *stack.at(f, b) = 0;
     if (g_.shared) return OwnDenominators(stack, b, sum);
@@ -241,6 +253,7 @@ class HeadPass {
   const Index stride_;  // between query blocks of slot_.mixed
   const Map map_;
   const bool transposed_;
+  Index workers_ = 1;
 };
 
 }  // namespace HWY_NAMESPACE

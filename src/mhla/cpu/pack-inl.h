@@ -6,6 +6,7 @@
 #define MHLA_CPU_PACK_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cstring>
@@ -121,19 +122,33 @@ struct Also {
   float* dots = nullptr;        // [count] = or += <row, with>
 };
 
+// NOTE: token rows of a fused projection lie pages apart, where no hardware prefetcher follows.
+inline constexpr Index kRowsAhead = 8;
+
 template <class T, bool kElu, int kVecs, bool kSums, bool kDots>
 HWY_NOINLINE void PackStrip(const Source<T>& from, Index first, Index tail, const Target& to,
                             const Also& also) {
   const DF d;
   const VF low = hn::Set(d, from.map.low), shift = hn::Set(d, from.map.shift);
   VF sum[kVecs], with[kVecs];
+  float* data[kVecs];
+  Index stride[kVecs];
 #pragma GCC unroll 4
   for (int x = 0; x < kVecs; ++x) {
+    data[x] = to.data[x];
+    stride[x] = to.stride[x];
     sum[x] = kSums ? Load(also.sums + first + x * kLanes) : hn::Zero(d);
     with[x] = kDots ? Load(also.with + first + x * kLanes) : hn::Zero(d);
   }
   for (Index t = 0; t < from.count; ++t) {
     const T* row = from.row(t) + first;
+    if (t + kRowsAhead < from.count) {
+      constexpr Index kBytes = kVecs * kLanes * Index{sizeof(T)};
+      const char* ahead = reinterpret_cast<const char*>(from.row(t + kRowsAhead) + first);
+#pragma GCC unroll 4
+      for (Index byte = 0; byte < kBytes; byte += 64) hwy::Prefetch(ahead + byte);
+      hwy::Prefetch(ahead + kBytes - 1);  // rows need not begin at a cache line
+    }
     VF dot = hn::Zero(d);
 #pragma GCC unroll 4
     for (int x = 0; x < kVecs; ++x) {
@@ -146,7 +161,8 @@ HWY_NOINLINE void PackStrip(const Source<T>& from, Index first, Index tail, cons
       }
       if (kSums) sum[x] = hn::Add(sum[x], value);
       if (kDots) dot = hn::MulAdd(value, with[x], dot);
-      Store(value, to.data[x] + t * to.stride[x]);
+      Store(value, data[x]);
+      data[x] += stride[x];
     }
     if (kDots) {
       const float total = hn::GetLane(hn::SumOfLanes(d, dot));

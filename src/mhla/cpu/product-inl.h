@@ -24,6 +24,39 @@ struct Stack {
   Index panel_stride() const { return blocks * kPanel; }
 };
 
+// Token rows that the next piece of work will read, or this one will write: fetched into L2 a few at
+// a time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
+// prefetcher follows.
+class Ahead {
+ public:
+  Ahead(const Index* at, Index count) : at_(at), count_(count) {}
+  Ahead& Add(const Rows& rows, Index width, Index element) {
+    if (rows.data) streams_[used_++] = {rows.data, rows.stride * element, width * element};
+    return *this;
+  }
+  void Begin(Index tiles) { per_tile_ = (count_ - next_ + tiles - 1) / std::max<Index>(tiles, 1); }
+  void Step() {
+    for (const Index end = std::min(count_, next_ + per_tile_); next_ < end; ++next_) {
+      for (int s = 0; s < used_; ++s) {
+        const char* row = streams_[s].data + at_[next_] * streams_[s].stride;
+        const char* end_of_row = row + streams_[s].bytes - 1;  // rows need not begin at a cache line
+        for (; row < end_of_row; row += 64) __builtin_prefetch(row, 0, 2);
+        __builtin_prefetch(end_of_row, 0, 2);
+      }
+    }
+  }
+
+ private:
+  struct Stream {
+    const char* data;
+    Index stride, bytes;
+  };
+  Stream streams_[4];
+  int used_ = 0;
+  const Index* at_;
+  Index count_, next_ = 0, per_tile_ = 0;
+};
+
 // One row-major operand times a panel matrix [k, columns], as a summand of MultiplyRows.
 struct RowSummand {
   const float* a;  // row-major chunks of kTokens rows
@@ -38,13 +71,15 @@ inline constexpr int kMaxTerms = 40;  // of 256 columns each
 // Rows = sum of the summands, written to out(r, column). kLower leaves out tiles above the diagonal.
 template <bool kLower = false, class Out>
 HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, const Panels& panels,
-                             const float* scale, bool add, Out&& out) {
+                             const float* scale, bool add, Out&& out, Ahead* ahead = nullptr) {
   const Split split(rows);
+  if (ahead) ahead->Begin(panels.count * split.tiles);
   for (Index j = 0; j < panels.count; ++j) {
     const Index width = panels.width(j);
     for (Index t = 0; t < split.tiles; ++t) {
       const Index first = split.begin(t), height = split.height(t);
       if (kLower && j * kPanel >= first + height) continue;
+      if (ahead) ahead->Step();
       Term terms[kMaxTerms];
       int used = 0;
       for (int s = 0; s < count; ++s) {
@@ -69,13 +104,16 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, 
 // lower triangular.
 template <bool kLower = false, class Out>
 HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, const float* b,
-                                   const Panels& panels, const float* scale, bool add, Out&& out) {
+                                   const Panels& panels, const float* scale, bool add, Out&& out,
+                                   Ahead* ahead = nullptr) {
+  if (ahead) ahead->Begin(panels.count * Split(std::min(kChunk, rows)).tiles);
   for (Index j = 0; j < panels.count; ++j) {
     const Index width = panels.width(j);
     for (Index chunk = 0; chunk < rows; chunk += kChunk) {
       const Split split(std::min(kChunk, rows - chunk));
       for (Index t = 0; t < split.tiles; ++t) {
         const Index first = split.begin(t), height = split.height(t);
+        if (ahead) ahead->Step();
         const Index skip = kLower ? first : 0;
         const Term term{a + chunk / kChunk * (kTokens * kRowStride) + skip * kRowStride + first,
                         b + panels.offset(j, tokens) + skip * width, kRowStride, width,

@@ -77,15 +77,17 @@ HWY_NOINLINE void Tile(const Term* terms, int count, const TileOut& out) {
       b += ldb;
     }
   }
+  const float* HWY_RESTRICT scale = out.scale;
+  const bool add = out.add;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+    float* HWY_RESTRICT to = out.rows[r];
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
       VF x = acc[r][v];
-      float* to = out.rows[r] + v * kLanes;
-      if (out.scale) x = hn::Mul(x, hn::Set(d, out.scale[r]));
-      if (out.add) x = hn::Add(x, hn::LoadU(d, to));
-      hn::StoreU(x, d, to);
+      if (scale) x = hn::Mul(x, hn::Set(d, scale[r]));
+      if (add) x = hn::Add(x, hn::LoadU(d, to + v * kLanes));
+      hn::StoreU(x, d, to + v * kLanes);
     }
   }
 }
