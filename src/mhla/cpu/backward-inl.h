@@ -21,8 +21,8 @@ inline constexpr Index kDotBytes = 512 * 1024;
 inline constexpr Index kDotTilesAtOnce = 4;  // rows of tiles per piece of work
 
 template <class T>
-class HeadBackward : HeadPass<T> {
-  using Base = HeadPass<T>;
+class HeadBackward : HeadPass<T, false> {
+  using Base = HeadPass<T, false>;
   using Base::f_, Base::g_, Base::head_, Base::p_, Base::s_, Base::slot_, Base::stride_;
 
  public:

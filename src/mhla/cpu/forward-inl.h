@@ -14,9 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-template <class T>
-class HeadForward : HeadPass<T> {
-  using Base = HeadPass<T>;
+template <class T, bool kPairs>
+class HeadForward : HeadPass<T, kPairs> {
+  using Base = HeadPass<T, kPairs>;
   using Base::f_, Base::g_, Base::head_, Base::p_, Base::s_, Base::slot_;
 
  public:
@@ -32,47 +32,59 @@ class HeadForward : HeadPass<T> {
   void ReadOut(Index i) {
     const Block& block = head_.query_blocks[i];
     float* mixed = slot_.mixed + i * this->stride_;
+    if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
       float* factor = s_.factor;
       const bool packed = this->Denominators(i, begin, count, false, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
-      if (!packed) PackRows(this->QueryRows(count), s_.a);
+      if (!packed) PackQueries(count);
       if (g_.causal) this->PackOpenBlock(count);
       Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
       ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.o, p_.dv, sizeof(T));
       Products(i, count, mixed, factor, ahead);
-      if (g_.causal && begin + count < block.tokens()) {
-        this->AddChunk(this->Weight(i, i), s_.a2, s_.b, count, mixed);
-      };
+      if (g_.causal && begin + count < block.tokens()) CloseChunk(this->Weight(i, i), count, mixed);
     }
+  }
+
+  void PackQueries(Index count) {
+    if constexpr (kPairs) PackColumnPairs(this->QueryRows(count), s_.a);
+    else PackRows(this->QueryRows(count), s_.a);
+  }
+
+  // A block longer than a chunk: the chunk joins S~_i before the next one is read out.
+  void CloseChunk(float weight, Index count, float* mixed) {
+    if constexpr (kPairs) PackRowPairs(this->Keys(count), false, s_.a2);
+    this->AddChunk(weight, s_.a2, s_.b, count, mixed);
+    if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
   }
 
   void Products(Index i, Index count, const float* mixed, const float* factor, Ahead& ahead) {
     const Panels panels(p_.dv);
-    RowSummand summands[2] = {{s_.a, p_.dk, mixed, p_.dk}, {}};
+    const Index features = this->Steps(p_.dk), tokens = this->Steps(count);
+    RowSummand summands[2] = {{s_.a, features, kPairs ? s_.matrix : mixed, features}, {}};
     int used = 1;
     if (g_.causal) {
       this->Scores(this->Weight(i, i), count, s_.a, s_.scores);
-      summands[used++] = {s_.scores, count, s_.b, count, true};
+      summands[used++] = {s_.scores, tokens, s_.b, tokens, true};
     }
     if (std::is_same_v<T, float> && p_.dv % kLanes == 0) {
       float* o = reinterpret_cast<float*>(head_.o.data);
       const auto to = [&](Index r, Index c) HWY_ATTR { return o + s_.at[r] * head_.o.stride + c; };
-      return MultiplyRows(summands, used, count, panels, factor, false, to, &ahead);
+      return MultiplyRows<false, kPairs>(summands, used, count, panels, factor, false, to, &ahead);
     }
     const auto to = [&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; };
-    MultiplyRows(summands, used, count, panels, factor, false, to, &ahead);
+    MultiplyRows<false, kPairs>(summands, used, count, panels, factor, false, to, &ahead);
     Unpack<T>(s_.result, panels.columns, head_.o, s_.at, count, p_.dv);
   }
 };
 
-template <class T>
+template <class T, bool kPairs>
 void ForwardHeads(const ForwardCall& call, Team& team) {
   const auto run = [&](Index at, const Slot& slot, Team& workers) HWY_ATTR {
     const Head head = forward_head(call.problem, call.in, call.out, at);
-    HeadForward<T>(call.problem, head, slot, call.scratch[team.rank()]).Run(workers);
+    HeadForward<T, kPairs>(call.problem, head, slot, call.scratch[team.rank()]).Run(workers);
   };
   team.each(call.alone, [&](Index at) HWY_ATTR {
     Team alone;

@@ -126,6 +126,7 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   const Index chunk_count = std::max(g.dk_chunks, g.dv_chunks);
   const Index columns = round_up(g.tokens, 2 * kWidestLanes);
   const bool two = backward || g.causal, many = backward && (g.causal || g.shared);
+  const bool pairs = problem.dtype == DType::bf16;  // where the machine has dot products of it
   const auto optional = [&](bool wanted, Index count) {
     return wanted ? arena.floats(count) : nullptr;
   };
@@ -136,11 +137,11 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   scores2 = optional(many, g.tokens * kRowStride);
   b = arena.floats(g.tokens * widest);
   b2 = optional(two, columns * widest);
-  b3 = optional(many, columns * widest);
+  b3 = optional(many || (pairs && g.causal), columns * widest);
   result = arena.floats(g.tokens * widest);
   const Flat flat(problem, backward, kWidestLanes);
   const Index longest = problem.layout.max_block_tokens();
-  matrix = optional(backward, problem.dk * g.dv_padded);
+  matrix = optional(backward || pairs, problem.dk * g.dv_padded);
   open = optional(backward && g.causal && longest > kTokens, flat.size);
   row = arena.floats(8 * widest);
   factor = arena.floats(4 * columns);

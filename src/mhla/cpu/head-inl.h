@@ -7,6 +7,7 @@
 #endif
 
 #include "mhla/cpu/pack-inl.h"
+#include "mhla/cpu/pairs-inl.h"
 #include "mhla/cpu/product-inl.h"
 #include "mhla/cpu/team.h"
 
@@ -59,8 +60,9 @@ inline void TransposeRows(const float* rows, Index count, Index width, float* to
 HWY_INLINE void Clear(float* x, Index padded) { std::fill(x, x + padded, 0.0f); }
 HWY_INLINE void Copy(const float* x, float* y, Index count) { std::copy(x, x + count, y); }
 
-// `transposed`: summaries are V^T K instead of K^T V, which is what gradients need.
-template <class T>
+// `transposed`: summaries are V^T K instead of K^T V, which is what gradients need. kPairs: operands of
+// the products over tokens and features are pairs of bf16; mixing stays in f32.
+template <class T, bool kPairs>
 class HeadPass {
  public:
   HeadPass(const Problem& problem, const Head& head, const Slot& slot, const Scratch& scratch,
@@ -140,21 +142,31 @@ class HeadPass {
       const Index count = std::min<Index>(g_.tokens, tokens - begin);
       ListTokens(block, begin, count, s_.at);
       if (own_sums) PackRows(DenKeys(count), s_.a, {.sums = sum});
-      const Also sums{.sums = g_.normalized && !own_sums ? sum : nullptr};
-      if (transposed_) {
-        PackRows(Values(count), s_.a);
-        PackPanels(Keys(count), s_.b, sums);
-      } else {
-        PackRows(Keys(count), s_.a, sums);
-        PackPanels(Values(count), s_.b);
-      }
+      PackSummands(count, g_.normalized && !own_sums ? sum : nullptr);
       Ahead ahead = Next(head_.key_blocks, head_.mk, b, begin + count);
       ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
-      MultiplyTransposed(s_.a, f_.rows, count, s_.b, Panels(f_.width), nullptr, begin > 0, to, &ahead);
+      MultiplyTransposed<false, kPairs>(s_.a, f_.rows, Steps(count), s_.b, Panels(f_.width), nullptr,
+                                        begin > 0, to, &ahead);
     }
     for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *stack.at(f, b) = 0;
     if (g_.shared) return OwnDenominators(stack, b, sum);
     for (Index x = 0; x < f_.extra_length; ++x) *stack.at(f_.extra + x, b) = sum[x];
+  }
+
+  // Steps of a product over `count` tokens or features.
+  static Index Steps(Index count) { return kPairs ? HalfUp(count) : count; }
+
+  // Keys and values of a chunk as operands of its summary.
+  void PackSummands(Index count, float* sums) {
+    const Source<T> rows = transposed_ ? Values(count) : Keys(count);
+    const Source<T> panels = transposed_ ? Keys(count) : Values(count);
+    if constexpr (kPairs) {
+      PackRowPairs(rows, false, s_.a, transposed_ ? nullptr : sums);
+      PackRowPairs(panels, true, s_.b, transposed_ ? sums : nullptr);
+    } else {
+      PackRows(rows, s_.a, {.sums = transposed_ ? nullptr : sums});
+      PackPanels(panels, s_.b, {.sums = transposed_ ? sums : nullptr});
+    }
   }
 
   // shared_position: q . z of each query with its own block, by coordinate.
@@ -191,7 +203,15 @@ class HeadPass {
     if (g_.causal) {
       OpenDenominators(Weight(i, i), begin, count, mixed, to);
     } else if (!g_.shared) {
-      Pack(DenQueries(count), as_panels, as_panels ? s_.b : s_.a, {.with = mixed, .dots = to});
+      if constexpr (kPairs) {
+        float* rounded = s_.row;
+        for (Index x = 0; x < g_.dk_padded; x += kLanes) {
+          Store(Rounded(Load(mixed + x)), rounded + x);
+        }
+        PackColumnPairs(DenQueries(count), s_.a, {.with = rounded, .dots = to});
+      } else {
+        Pack(DenQueries(count), as_panels, as_panels ? s_.b : s_.a, {.with = mixed, .dots = to});
+      }
       return !p_.separate_denominator;
     }
     return false;
@@ -210,27 +230,41 @@ class HeadPass {
     }
   }
 
-  // Keys (s_.a2, transposed in s_.b2) and values (s_.b) of a chunk of an open block.
+  // Keys (s_.a2, transposed in s_.b2 or paired in s_.b3) and values (s_.b) of a chunk of an open block.
   void PackOpenBlock(Index count) {
     PackRows(Keys(count), s_.a2);
-    PackPanels(Values(count), s_.b);
     TransposeRows(s_.a2, count, p_.dk, s_.b2);
+    if constexpr (kPairs) {
+      PairRows(s_.b2, p_.dk, count, s_.b3);
+      PackRowPairs(Values(count), true, s_.b);
+    } else {
+      PackPanels(Values(count), s_.b);
+    }
   }
 
-  // weight * q k^T below and on the diagonal; above it zero as far as a tile reaches.
+  // weight * q k^T below and on the diagonal, as an operand; above it zero as far as a tile reaches.
   void Scores(float weight, Index count, const float* queries, float* to) {
-    LowerProduct(queries, p_.dk, s_.b2, weight, count, to);
+    LowerProduct(queries, Steps(p_.dk), kPairs ? s_.b3 : s_.b2, weight, count, to);
+    if constexpr (kPairs) {
+      const hn::Rebind<std::uint16_t, DF> d16;
+      for (Index r = 0; r < count; ++r) {
+        float* row = to + r * kRowStride;
+        for (Index c = 0; c <= r + kMaxRows; c += kLanes) {  // in place: pairs move towards the front
+          const VU bits = hn::ShiftRight<16>(RoundedBits(Load(row + c)));
+          hn::StoreU(hn::TruncateTo(d16, bits), d16, reinterpret_cast<std::uint16_t*>(row + c / 2));
+        }
+      }
+    }
   }
   void LowerProduct(const float* a, Index k, const float* b, float weight, Index count, float* to) {
     const RowSummand product{a, k, b, k};
     float* factor = s_.factor + 3 * g_.tokens;
     std::fill(factor, factor + count, weight);
-    MultiplyRows<true>(&product, 1, count, Panels(count), factor, false,
-                       [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
+    MultiplyRows<true, kPairs>(&product, 1, count, Panels(count), factor, false,
+                               [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
     for (Index r = 0; r < count; ++r) {
       float* row = to + r * kRowStride;
-      const Index end = std::min<Index>(count, r + kMaxRows);
-      if (r + 1 < end) std::fill(row + r + 1, row + end, 0.0f);
+      std::fill(row + r + 1, row + r + 1 + kMaxRows, 0.0f);  // the stride has room for it
     }
   }
 
@@ -239,9 +273,10 @@ class HeadPass {
     float factor[kMaxRows];
     std::fill(factor, factor + kMaxRows, weight);
     const Panels panels(f_.width);
-    MultiplyTransposed(a, f_.rows, count, b, panels, factor, true, [&](Index r, Index c) HWY_ATTR {
+    const auto to = [&](Index r, Index c) HWY_ATTR {
       return summary + c * f_.rows + r * panels.width(c / kPanel);
-    });
+    };
+    MultiplyTransposed<false, kPairs>(a, f_.rows, Steps(count), b, panels, factor, true, to);
   }
 
   const Problem& p_;

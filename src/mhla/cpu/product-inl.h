@@ -69,7 +69,7 @@ struct RowSummand {
 inline constexpr int kMaxTerms = 40;  // of 256 columns each
 
 // Rows = sum of the summands, written to out(r, column). kLower leaves out tiles above the diagonal.
-template <bool kLower = false, class Out>
+template <bool kLower = false, bool kPairs = false, class Out>
 HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, const Panels& panels,
                              const float* scale, bool add, Out&& out, Ahead* ahead = nullptr) {
   const Split split(rows);
@@ -84,7 +84,8 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, 
       int used = 0;
       for (int s = 0; s < count; ++s) {
         const RowSummand& x = summands[s];
-        const Index k = x.triangle ? std::min(x.k, first + height) : x.k;
+        const Index reach = kPairs ? (first + height + 1) / 2 : first + height;
+        const Index k = x.triangle ? std::min(x.k, reach) : x.k;
         for (Index at = 0; at < k; at += kChunk) {
           terms[used++] = {x.a + at / kChunk * (kTokens * kRowStride) + first * kRowStride,
                            x.b + panels.offset(j, x.b_rows) + at * width, 0, width,
@@ -95,14 +96,14 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, 
       for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, j * kPanel);
       to.scale = scale ? scale + first : nullptr;
       to.add = add;
-      TileFor<false>(height, width)(terms, used, to);
+      TileFor<false, kPairs>(height, width)(terms, used, to);
     }
   }
 }
 
 // A^T B over `tokens` rows of a row-major A of `rows` columns and a panel matrix B. kLower: A is
 // lower triangular.
-template <bool kLower = false, class Out>
+template <bool kLower = false, bool kPairs = false, class Out>
 HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, const float* b,
                                    const Panels& panels, const float* scale, bool add, Out&& out,
                                    Ahead* ahead = nullptr) {
@@ -122,7 +123,7 @@ HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, con
         for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
         to.scale = scale;
         to.add = add;
-        TileFor<true>(height, width)(&term, 1, to);
+        TileFor<true, kPairs>(height, width)(&term, 1, to);
       }
     }
   }

@@ -21,11 +21,12 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
+template <bool kPairs>
 void Forward(const ForwardCall& call, Team& team) {
   switch (call.problem.dtype) {
-    case DType::bf16: return ForwardHeads<BFloat16>(call, team);
-    case DType::f16: return ForwardHeads<Float16>(call, team);
-    default: return ForwardHeads<float>(call, team);
+    case DType::bf16: return ForwardHeads<BFloat16, kPairs>(call, team);
+    case DType::f16: return ForwardHeads<Float16, false>(call, team);
+    default: return ForwardHeads<float, false>(call, team);
   }
 }
 
@@ -58,7 +59,10 @@ double Peak(double seconds) {
   return best;
 }
 
-inline constexpr Kernels kKernels{"", Forward, Backward, Peak};
+inline constexpr Kernels kKernels{"", Forward<false>, Backward, Peak};
+#if MHLA_CPU_PAIRS
+inline constexpr Kernels kPairKernels{"", Forward<true>, Backward, Peak};
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla::cpu
@@ -82,6 +86,9 @@ std::vector<Kernels> runnable() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+#if HWY_COMPILER_GCC_ACTUAL  // see MHLA_CPU_PAIRS
+    if (__builtin_cpu_supports("avx512bf16")) add("AVX3_BF16", N_AVX3::kPairKernels);
+#endif
     add("AVX3", N_AVX3::kKernels);
   }
 #endif

@@ -34,6 +34,14 @@ inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxRows = 6;
 #endif
 
+// AVX-512-BF16 dot products, which Highway 1.0 does not know, beside the AVX-512 kernels.
+#undef MHLA_CPU_PAIRS
+#if HWY_TARGET == HWY_AVX3 && HWY_COMPILER_GCC_ACTUAL
+#define MHLA_CPU_PAIRS 1
+#else
+#define MHLA_CPU_PAIRS 0
+#endif
+
 // One summand A * B of a tile: k steps of both operands.
 struct Term {
   const float* a;
@@ -49,15 +57,38 @@ struct TileOut {
   bool add = false;              // to what is there
 };
 
+template <int kRows, int kVecs>
+HWY_INLINE void ClearTile(VF (&acc)[kRows][kVecs]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(DF());
+  }
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void StoreTile(const VF (&acc)[kRows][kVecs], const TileOut& out) {
+  const DF d;
+  const float* HWY_RESTRICT scale = out.scale;
+  const bool add = out.add;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float* HWY_RESTRICT to = out.rows[r];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) {
+      VF x = acc[r][v];
+      if (scale) x = hn::Mul(x, hn::Set(d, scale[r]));
+      if (add) x = hn::Add(x, hn::LoadU(d, to + v * kLanes));
+      hn::StoreU(x, d, to + v * kLanes);
+    }
+  }
+}
+
 template <int kRows, int kVecs, bool kKMajor>
 HWY_NOINLINE void Tile(const Term* terms, int count, const TileOut& out) {
   const DF d;
   VF acc[kRows][kVecs];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(d);
-  }
+  ClearTile(acc);
   for (int t = 0; t < count; ++t) {
     const float* HWY_RESTRICT a = terms[t].a;
     const float* HWY_RESTRICT b = terms[t].b;
@@ -77,34 +108,57 @@ HWY_NOINLINE void Tile(const Term* terms, int count, const TileOut& out) {
       b += ldb;
     }
   }
-  const float* HWY_RESTRICT scale = out.scale;
-  const bool add = out.add;
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    float* HWY_RESTRICT to = out.rows[r];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) {
-      VF x = acc[r][v];
-      if (scale) x = hn::Mul(x, hn::Set(d, scale[r]));
-      if (add) x = hn::Add(x, hn::LoadU(d, to + v * kLanes));
-      hn::StoreU(x, d, to + v * kLanes);
-    }
-  }
+  StoreTile(acc, out);
 }
 
 using TileFunction = void (*)(const Term*, int, const TileOut&);
 
-template <int kVecs, bool kKMajor, int... kRows>
+#if MHLA_CPU_PAIRS
+// The same over pairs of bf16 values: one step takes two columns of A and two rows of B.
+template <int kRows, int kVecs, bool kKMajor>
+HWY_NOINLINE __attribute__((target("avx512bf16"))) void PairTile(const Term* terms, int count,
+                                                                 const TileOut& out) {
+  const DF d;
+  VF acc[kRows][kVecs];
+  ClearTile(acc);
+  for (int t = 0; t < count; ++t) {
+    const float* HWY_RESTRICT a = terms[t].a;
+    const float* HWY_RESTRICT b = terms[t].b;
+    const Index lda = kKMajor ? terms[t].lda : 1, ldb = terms[t].ldb;
+#pragma GCC unroll 2
+    for (Index k = terms[t].k; k > 0; --k) {
+      __m512bh bv[kVecs];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) bv[v] = (__m512bh)hn::LoadU(d, b + v * kLanes).raw;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh av = (__m512bh)hn::Set(d, a[kKMajor ? r : r * kRowStride]).raw;
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) acc[r][v].raw = _mm512_dpbf16_ps(acc[r][v].raw, av, bv[v]);
+      }
+      a += lda;
+      b += ldb;
+    }
+  }
+  StoreTile(acc, out);
+}
+#endif
+
+template <int kVecs, bool kKMajor, bool kPairs, int... kRows>
 constexpr std::array<TileFunction, sizeof...(kRows)> TileTable(
     std::integer_sequence<int, kRows...>) {
+#if MHLA_CPU_PAIRS
+  if constexpr (kPairs) return {&PairTile<kRows + 1, kVecs, kKMajor>...};
+#endif
   return {&Tile<kRows + 1, kVecs, kKMajor>...};
 }
 
-template <bool kKMajor>
+// kPairs: operands hold pairs of bf16 values in place of each float.
+template <bool kKMajor, bool kPairs = false>
 HWY_INLINE TileFunction TileFor(Index rows, Index columns) {
   using Rows = std::make_integer_sequence<int, kMaxRows>;
-  static constexpr auto kOne = TileTable<1, kKMajor>(Rows{});
-  static constexpr auto kTwo = TileTable<2, kKMajor>(Rows{});
+  static constexpr auto kOne = TileTable<1, kKMajor, kPairs>(Rows{});
+  static constexpr auto kTwo = TileTable<2, kKMajor, kPairs>(Rows{});
   return (columns > kLanes ? kTwo : kOne)[static_cast<std::size_t>(rows - 1)];
 }
 
