@@ -10,6 +10,7 @@
 #include "mhla/cpu/pairs-inl.h"
 #include "mhla/cpu/product-inl.h"
 #include "mhla/cpu/team.h"
+#include "mhla/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
@@ -41,19 +42,6 @@ HWY_INLINE void AddScaledRow(float factor, const float* rows, Index t, float* y,
   for (Index x = 0; x < width; x += kChunk) {
     const float* row = rows + x / kChunk * (kTokens * kRowStride) + t * kRowStride;
     AddScaled(factor, row, y + x, round_up(std::min(kChunk, width - x), kLanes));
-  }
-}
-
-// Row-major [count, width] to panels [width, count]; columns up to a whole vector are zero.
-inline void TransposeRows(const float* rows, Index count, Index width, float* to) {
-  const Panels panels(count);
-  for (Index t = 0; t < panels.columns; ++t) {
-    const Index j = t / kPanel, step = panels.width(j);
-    float* column = to + panels.offset(j, width) + t % kPanel;
-    for (Index x = 0; x < width; ++x) {
-      column[x * step] =
-          t < count ? rows[x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk] : 0.0f;
-    }
   }
 }
 
@@ -128,17 +116,14 @@ class HeadPass {
 
   void Summarize(const Stack& stack, Index b) {
     const Block& block = head_.key_blocks[b];
-    Index tokens = block.tokens();
-#ifdef MHLA_BREAK_KERNEL
-    tokens -= 1;  // tests build this variant to see that verification notices
-#endif
+    const Index tokens = block.tokens();
     float* sum = s_.row;
     Clear(sum, g_.dk_padded);
     const auto to = [&](Index r, Index c) HWY_ATTR {
       return stack.at(c * f_.rows + r * std::min(kPanel, Panels(f_.width).columns - c), b);
     };
     const bool own_sums = g_.normalized && p_.separate_denominator;
-    for (Index begin = 0; begin < std::max<Index>(tokens, 1); begin += g_.tokens) {
+    for (Index begin = 0; begin < tokens; begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, tokens - begin);
       ListTokens(block, begin, count, s_.at);
       if (own_sums) PackRows(DenKeys(count), s_.a, {.sums = sum});
@@ -148,9 +133,19 @@ class HeadPass {
       MultiplyTransposed<false, kPairs>(s_.a, f_.rows, Steps(count), s_.b, Panels(f_.width), nullptr,
                                         begin > 0, to, &ahead);
     }
-    for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *stack.at(f, b) = 0;
+    ClearExtra(stack, b);
     if (g_.shared) return OwnDenominators(stack, b, sum);
-    for (Index x = 0; x < f_.extra_length; ++x) *stack.at(f_.extra + x, b) = sum[x];
+    for (Index x = 0; x < f_.extra_length; x += kLanes) {
+      Store(Load(sum + x), stack.at(f_.extra + x, b));
+    }
+  }
+
+  // All of a flattened block behind its summary matrix.
+  void ClearExtra(const Stack& stack, Index b) {
+    const DF d;
+    for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; f += kLanes) {
+      Store(hn::Zero(d), stack.at(f, b));
+    }
   }
 
   // Steps of a product over `count` tokens or features.
@@ -264,7 +259,7 @@ class HeadPass {
                                [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
     for (Index r = 0; r < count; ++r) {
       float* row = to + r * kRowStride;
-      std::fill(row + r + 1, row + r + 1 + kMaxRows, 0.0f);  // the stride has room for it
+      std::fill(row + r + 1, row + r + 1 + kWidestLanes, 0.0f);  // the stride has room for it
     }
   }
 
