@@ -71,7 +71,7 @@ class HeadBackward : HeadPass<T, false> {
   void Queries(Index i) {
     const Block& block = head_.query_blocks[i];
     const Stack to = Gradients();
-    for (Index f = f_.rows * Panels(f_.width).columns; f < f_.size; ++f) *to.at(f, i) = 0;
+    this->ClearExtra(to, i);
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);

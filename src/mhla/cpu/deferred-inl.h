@@ -126,11 +126,8 @@ void HeadBackward<T>::CausalKeys(Index b, float* d_summary, const float* d_sum) 
     TransposeRows(s_.a2, count, p_.dk, s_.b2);
     this->LowerProduct(s_.a3, p_.dk, s_.b2, 1, count, s_.scores);
     for (Index r = 0; r < count; ++r) {
-      float d_weight = 0;
-      for (Index c = 0; c <= r; ++c) {
-        d_weight += s_.scores[r * kRowStride + c] * s_.scores2[r * kRowStride + c];
-      }
-      slot_.d_mixing[b * head_.mk + b] += d_weight;
+      slot_.d_mixing[b * head_.mk + b] += Dot(s_.scores + r * kRowStride, s_.scores2 + r * kRowStride,
+                                              round_up(r + 1, kLanes));
     }
     RecallFactors(count, factor, d_den);
     PackScaled(OutputGradients(count), factor, true, s_.b3);

@@ -94,20 +94,6 @@ void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) 
   else StoreGradient<T, false>(g, x, to);
 }
 
-// Panels [rows, width] to panels [width, rows].
-inline void TransposePanels(const float* from, Index rows, Index width, float* to) {
-  const Panels source(width), target(rows);
-  for (Index j = 0; j < source.count; ++j) {
-    const Index columns = std::min(source.width(j), width - j * kPanel);
-    for (Index r = 0; r < target.columns; ++r) {
-      const Index k = r / kPanel;
-      float* column = to + target.offset(k, width) + j * kPanel * target.width(k) + r % kPanel;
-      const float* row = from + source.offset(j, rows) + r * source.width(j);
-      for (Index c = 0; c < columns; ++c) column[c * target.width(k)] = r < rows ? row[c] : 0.0f;
-    }
-  }
-}
-
 // 32 registers hold 5 x 5 accumulators, 5 of B and one of A; 16 hold 3 x 3.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int kDotTile = 5;
