@@ -60,10 +60,10 @@ void add_bench(CLI::App& app) {
       ->type_name("NAME");
   command->add_option("--threads", options->threads, "CPU threads; 0 takes all cores")
       ->type_name("COUNT")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_option("--seconds", options->seconds, "How long each contender is measured")
       ->type_name("SECONDS")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_flag("--growth", options->growth,
                     "From 8k to 64k tokens in 16 blocks (a run of all shapes has it anyway)");
   command->add_flag("--slow", options->slow,

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <map>
+#include <memory>
 
 #include "mhla/error.h"
 
@@ -86,9 +90,17 @@ void Canvas::write_png(const std::string& path) const {
   image.width = static_cast<png_uint_32>(width_);
   image.height = static_cast<png_uint_32>(height_);
   image.format = PNG_FORMAT_RGB;
-  if (!png_image_write_to_file(&image, path.c_str(), 0, pixels_.data(), 0, nullptr)) {
-    fail(ErrorCode::io, "mixing", "cannot write ", path, ": ", image.message);
+  // Not png_image_write_to_file: when that fails it deletes what was there, a device for example.
+  const auto refuse = [&](const char* why) {
+    fail(ErrorCode::io, "mixing", "cannot write ", path, ": ", why);
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
+                                                             &std::fclose);
+  if (!file) refuse(std::strerror(errno));
+  if (!png_image_write_to_stdio(&image, file.get(), 0, pixels_.data(), 0, nullptr)) {
+    refuse(image.message);
   }
+  if (std::fflush(file.get()) != 0) refuse(std::strerror(errno));
 }
 
 }  // namespace mhla::cli

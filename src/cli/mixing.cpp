@@ -105,6 +105,7 @@ void mixing(const CLI::App& command, const Arguments& arguments) {
   const std::string words = problem_words(command, kLayoutKeys);
   if (words.empty()) fail("mixing", "no layout given: try --grid 20x20 --blocks 5x5");
   const BlockLayout layout = parse_problem(words).layout;
+  if (!arguments.out.empty()) check_drawable(layout);
   const MixingMatrix matrix = make(arguments, layout);
   const Summary summary(matrix);
   const std::optional<std::int64_t> the_rank = rank(matrix);

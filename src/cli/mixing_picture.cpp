@@ -75,11 +75,16 @@ void draw_scale(const Painter& painter, int x, int y, int width) {
 
 }  // namespace
 
+void check_drawable(const BlockLayout& layout) {
+  if (layout.mixing_size() <= kLargestSide) return;
+  fail("mixing", "a picture of ", layout.mixing_size(), " blocks would not be readable, at most ",
+       kLargestSide);
+}
+
 Canvas draw_mixing(const MixingMatrix& mixing, const BlockLayout& layout,
                    const std::string& title) {
   const auto [least, most] = std::minmax_element(mixing.data().begin(), mixing.data().end());
   const std::int64_t size = std::max(mixing.rows(), mixing.cols());
-  if (size > kLargestSide) fail("mixing", "a picture of ", size, " blocks would not be readable");
   int cell = std::max(kSmallestCell, kMatrixSide / static_cast<int>(size));
   if (cell * size > kLargestSide) cell = std::max(1, kLargestSide / static_cast<int>(size));
   const int matrix_width = cell * static_cast<int>(mixing.cols());

@@ -9,6 +9,8 @@
 
 namespace mhla::cli {
 
+// Throws when there are too many blocks for a picture; to be asked before the work begins.
+void check_drawable(const BlockLayout& layout);
 Canvas draw_mixing(const MixingMatrix& mixing, const BlockLayout& layout, const std::string& title);
 
 }  // namespace mhla::cli

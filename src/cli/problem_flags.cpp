@@ -33,13 +33,23 @@ std::string problem_words(const CLI::App& command, const std::vector<std::string
     const CLI::Option* option = command.get_option("--" + std::string(field.key));
     if (option->count() == 0) continue;
     std::string value = option->results().empty() ? "" : option->results().front();
-    if (value.empty()) value = "true";
-    if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return std::isspace(c); })) {
+    if (value.empty() && std::string(field.values) == "true|false") value = "true";
+    if (value.empty() ||
+        std::any_of(value.begin(), value.end(), [](unsigned char c) { return std::isspace(c); })) {
       fail("program", field.key, ": expected ", field.values, ", got '", value, "'");
     }
     words += (words.empty() ? "" : " ") + std::string(field.key) + "=" + value;
   }
   return words;
+}
+
+CLI::Validator not_negative() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const auto value = parse_number<double>(text);
+        return value && *value >= 0 ? std::string() : "expected 0 or more, got " + text;
+      },
+      "");
 }
 
 std::vector<std::string> choices(const CLI::Option& option) {

@@ -28,6 +28,9 @@ void add_problem_flags(CLI::App& command, const std::vector<std::string>& keys);
 // The flags that were given, as words for parse_problem: "grid=32x32 block=8x8".
 std::string problem_words(const CLI::App& command, const std::vector<std::string>& keys);
 
+// Checks a number given to a flag, with a message that says no more than that.
+CLI::Validator not_negative();
+
 // The words an option takes, read from its type text "a|b|c"; empty when it takes anything.
 std::vector<std::string> choices(const CLI::Option& option);
 

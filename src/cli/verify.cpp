@@ -152,7 +152,7 @@ void add_verify(CLI::App& app) {
       ->type_name("TEXT");
   command->add_option("--threads", options.threads, "Cases at a time; 0 takes all cores")
       ->type_name("COUNT")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_flag("--all", options.heavy, "Large cases on the CPU too, not only on accelerators");
   command->add_flag("--list", arguments->list, "Print the names of the cases and exit");
   command->add_flag("--json", arguments->json, "Print one JSON document");

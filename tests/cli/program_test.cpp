@@ -105,6 +105,10 @@ TEST_F(Program, BadValuesAreUsageErrorsOfOneLine) {
   expect_usage_error(run("mixing --grid 8x8 --blocks 2x2 --init nonsense"), "locality");
   expect_usage_error(run("verify --filter no-such-case"), "--list");
   expect_usage_error(run("verify --implementation no.such"), "reference");
+  expect_usage_error(run("verify --threads -1"), "--threads: expected 0 or more, got -1 (");
+  expect_usage_error(run("explain --sequence '' --block 4"), "sequence: expected N[+...], got ''");
+  expect_usage_error(run("explain --sequence 8 --block 4 --threads 1000000000"), "0 to 1024");
+  expect_usage_error(run("mixing --sequence 30000 --block 1 --out x.png"), "not be readable");
   expect_usage_error(run("completion tcsh"), "bash");
   expect_usage_error(run("info extra"), "extra");
 }
@@ -115,6 +119,10 @@ TEST_F(Program, FailuresAtRunTimeExitWithOne) {
   EXPECT_EQ(device.err.rfind("mhla: error: ", 0), 0u) << device.err;
   const Result file = run("mixing --grid 8x8 --blocks 2x2 --out " + path("no/such/folder.png"));
   EXPECT_EQ(file.code, 1);
+  // What is there and cannot be written stays.
+  std::filesystem::create_symlink("/dev/full", path("full"));
+  EXPECT_EQ(run("mixing --grid 8x8 --blocks 2x2 --out " + path("full")).code, 1);
+  EXPECT_TRUE(std::filesystem::is_symlink(path("full")));
   EXPECT_EQ(
       shell(std::string("'") + MHLA_PROGRAM + "' info >/dev/full 2>/dev/null; exit $? #").code, 1);
 }

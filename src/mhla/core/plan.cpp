@@ -11,6 +11,9 @@
 namespace mhla {
 namespace {
 
+// More than any machine has; workspaces grow with it.
+constexpr int kMaxThreads = 1024;
+
 const std::vector<const Implementation*>& registry() {
   static const std::vector<const Implementation*> all = [] {
     std::vector<const Implementation*> list = cuda_implementations();
@@ -56,7 +59,9 @@ std::vector<std::string> implementations() {
 Plan plan(const Problem& problem, const PlanOptions& options) {
   check(problem);
   check_known(options.implementation);
-  if (options.threads < 0) fail("plan", "threads: at least 0, got ", options.threads);
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    fail("plan", "threads: expected 0 to ", kMaxThreads, ", got ", options.threads);
+  }
 
   auto data = std::make_shared<PlanData>(PlanData{.problem = problem, .options = options});
   std::size_t best = 0;
