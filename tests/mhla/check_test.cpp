@@ -44,6 +44,7 @@ TEST(Check, EachInputAndOutputIsChecked) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   has(forward_error(small(), [](auto& in, auto&) { in.q.rank = 3; }), "q: expected shape");
+  has(forward_error(small(), [](auto& in, auto&) { in.q.rank = 7; }), "got rank 7");
   has(forward_error(small(), [](auto& in, auto&) { in.v.shape[3] = 4; }), "v: expected shape");
   has(forward_error(small(), [](auto&, auto& out) { out.o.shape[0] = 1; }), "o: expected shape");
   has(forward_error(small(), [](auto& in, auto&) { in.q = {}; }), "got nothing");
@@ -52,6 +53,9 @@ TEST(Check, EachInputAndOutputIsChecked) {
   has(forward_error(small(), [](auto& in, auto&) { in.q.device = Device::cuda(1); }),
       "expected on cpu, got cuda:1");
   has(forward_error(small(), [](auto& in, auto&) { in.q.data = nullptr; }), "q: data is null");
+  has(forward_error(small(),
+                    [](auto& in, auto&) { in.q.data = static_cast<char*>(in.q.data) + 4; }),
+      "q: data is not aligned to its elements of 8 bytes");
   has(forward_error(small(), [](auto& in, auto&) { in.q.strides[3] = 2; }), "must be contiguous");
   has(forward_error(small(), [](auto& in, auto&) { in.q.strides[1] = -1; }), "negative stride");
   has(forward_error(small(), [](auto& in, auto&) { in.q.strides[0] = std::int64_t{1} << 62; }),
@@ -84,6 +88,10 @@ TEST(Check, AGridNeedsExactlyItsMixingMatrix) {
   const auto message = forward_error(
       problem, [&](auto& in, auto&) { in.mixing = TensorView::of(large.data(), {5, 5}); });
   EXPECT_NE(message.find("expected shape [4, 4], got [5, 5]"), std::string::npos) << message;
+  problem.layout_k = BlockLayout::sequence(6, {.block = {2}});
+  const auto cross = forward_error(problem, [](auto& in, auto&) { in.mixing.shape[1] = 2; });
+  EXPECT_NE(cross.find("expected shape [4, 3] or more columns, got [4, 2]"), std::string::npos)
+      << cross;
 }
 
 TEST(Check, MixingIsF32OrTheProblemsF64AndPerHeadWhenDeclared) {

@@ -74,6 +74,9 @@ TEST(Problem, BadTextIsRefusedWithTheWord) {
   EXPECT_NE(message("sequence=8 block=4 mixing_per_head=maybe").find("true or false"),
             std::string::npos);
   EXPECT_NE(message("sequence=8+-1 block=4").find("lengths must be >= 0"), std::string::npos);
+  EXPECT_NE(message("sequence=8 block=4 sequence_k=6").find("either block_k"), std::string::npos);
+  EXPECT_NE(message("sequence=8 block=4 sequence_k=6 block_k=x").find("block_k: expected a whole"),
+            std::string::npos);
   EXPECT_NE(error_of([] { parse_problem(std::string(1 << 17, 'a')); }).find("at most"),
             std::string::npos);
 }
@@ -91,6 +94,16 @@ TEST(Problem, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(message([](Problem& p) { p.scale = std::nan(""); }).find("scale"), std::string::npos);
   EXPECT_NE(message([](Problem& p) { p.eps = -1.0; }).find("eps"), std::string::npos);
   EXPECT_NE(message([](Problem& p) { p.eps = std::nan(""); }).find("eps"), std::string::npos);
+  EXPECT_NE(message([](Problem& p) { p.scale = 1e39; }).find("range of f32"), std::string::npos);
+  EXPECT_NE(message([](Problem& p) { p.scale = -1e-39; }).find("range of f32"), std::string::npos);
+  EXPECT_NE(message([](Problem& p) { p.eps = 1e300; }).find("range of f32"), std::string::npos);
+  EXPECT_EQ(message([](Problem& p) {
+              p.scale = 1e39;
+              p.eps = 1e300;
+              p.dtype = DType::f64;
+            }),
+            "");
+  EXPECT_EQ(message([](Problem& p) { p.scale = 0; }), "") << "zero is in every range";
   EXPECT_NE(message([](Problem& p) { p.device = Device::cuda(-1); }).find("device"),
             std::string::npos);
   EXPECT_NE(message([](Problem& p) { p.batch = std::int64_t{1} << 62; }).find("overflow"),

@@ -1,5 +1,6 @@
 // State files: written whole, read back exactly, and refused when anything about them is wrong.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -229,7 +230,10 @@ TEST_F(StateFiles, FailedSavesLeaveEverythingAsItWas) {
   expect_io_error([&] { state.save(path("missing/prompt")); }, "cannot create");
   fs::create_directories(path("folder/inside"));
   expect_io_error([&] { state.save(path("folder")); }, "cannot replace");
-  EXPECT_EQ(files(), 1U);
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  expect_io_error([&] { state.save(path("pipe")); }, "not a regular file");
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  EXPECT_EQ(files(), 2U);
 }
 
 TEST_F(StateFiles, LoadNamesWhatCannotBeRead) {

@@ -58,7 +58,11 @@ void check_mixing(const char* where, const char* label, const TensorView& view,
   };
   if (!fits(problem.layout, view.shape[rank - 2], rows) ||
       !fits(problem.keys(), view.shape[rank - 1], cols)) {
-    mismatch(problem.layout.axes() == 1 ? " or larger" : "");
+    const bool rows_may = problem.layout.axes() == 1, cols_may = problem.keys().axes() == 1;
+    mismatch(rows_may && cols_may ? " or larger"
+             : rows_may           ? " or more rows"
+             : cols_may           ? " or more columns"
+                                  : "");
   }
   const bool f64_allowed = problem.dtype == DType::f64;
   if (view.dtype != DType::f32 && !(f64_allowed && view.dtype == DType::f64)) {
@@ -133,6 +137,9 @@ void check_addressable(const char* where, const char* label, const TensorView& v
   }
   checked_mul(where, checked_add(where, last, 1), static_cast<std::int64_t>(size_of(view.dtype)));
   if (view.data == nullptr) fail(where, label, ": data is null");
+  if (reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) != 0) {
+    fail(where, label, ": data is not aligned to its elements of ", size_of(view.dtype), " bytes");
+  }
   const int inner = view.rank - 1;
   if (view.shape[inner] > 1 && view.strides[inner] != 1) {
     fail(where, label, ": the last dimension must be contiguous, its stride is ",

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "mhla/core/arithmetic.h"
 #include "mhla/core/mixing_blocks.h"
 #include "mhla/error.h"
 #include "mhla/mixing.h"
@@ -78,7 +79,7 @@ float ToeplitzMixing::at(const std::vector<std::int64_t>& offset) const {
 std::vector<float> ToeplitzMixing::causal_row(std::int64_t i) const {
   if (axes() != 1) fail("toeplitz.causal_row", "needs weights of 1 axis, these have ", axes());
   if (i < 0) fail("toeplitz.causal_row", "expected a row of 0 or more, got ", i);
-  check_mixing_size("toeplitz.causal_row", 0, 1, i + 1);
+  check_mixing_size("toeplitz.causal_row", 0, 1, checked_add("toeplitz.causal_row", i, 1));
   std::vector<float> row(static_cast<std::size_t>(i + 1));
   for (std::int64_t j = 0; j <= i; ++j) {
     const std::int64_t offset = i - j;

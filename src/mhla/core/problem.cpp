@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "mhla/core/arithmetic.h"
 #include "mhla/error.h"
@@ -44,6 +45,23 @@ double Problem::denominator_eps() const {
 
 namespace {
 
+// Sums of all types but f64 are f32, where such a number would turn into infinity or zero.
+void check_f32_range(const Problem& problem) {
+  if (problem.dtype == DType::f64) return;
+  const auto fits = [](double x) {
+    return x == 0 || (std::abs(x) <= std::numeric_limits<float>::max() &&
+                      std::abs(x) >= std::numeric_limits<float>::min());
+  };
+  if (!fits(problem.scale)) {
+    fail("problem", "scale: ", problem.scale, " is outside the range of f32, in which ",
+         name(problem.dtype), " is summed");
+  }
+  if (!fits(problem.denominator_eps())) {
+    fail("problem", "eps: ", problem.denominator_eps(), " is outside the range of f32, in which ",
+         name(problem.dtype), " is summed");
+  }
+}
+
 void check_numbers(const Problem& problem) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t least) {
     if (value < least) fail("problem", what, ": at least ", least, ", got ", value);
@@ -56,6 +74,7 @@ void check_numbers(const Problem& problem) {
   if (!std::isfinite(problem.scale)) fail("problem", "scale: must be finite, got ", problem.scale);
   const double eps = problem.denominator_eps();
   if (!std::isfinite(eps) || eps < 0) fail("problem", "eps: must be finite and >= 0, got ", eps);
+  check_f32_range(problem);
 
   // Elements of the largest tensors and of all summaries must be countable.
   const std::int64_t rows = checked_mul("problem", problem.batch, problem.heads);

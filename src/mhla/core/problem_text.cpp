@@ -29,7 +29,7 @@ struct FieldRow {
   std::function<std::string(const Problem&)> print;  // empty result: the default, left out
 };
 
-std::int64_t integer(const char* key, std::string_view text) {
+std::int64_t integer(const std::string& key, std::string_view text) {
   const auto value = parse_number<std::int64_t>(text);
   if (!value) fail("problem", key, ": expected a whole number, got '", text, "'");
   return *value;
@@ -59,7 +59,7 @@ Enum choice(const char* key, const std::string& text, std::initializer_list<Enum
   fail("problem", key, ": expected one of ", list, ", got '", text, "'");
 }
 
-std::vector<std::int64_t> sizes(const char* key, std::string_view text) {
+std::vector<std::int64_t> sizes(const std::string& key, std::string_view text) {
   std::vector<std::int64_t> values;
   for (const auto part : split(text, 'x')) values.push_back(integer(key, part));
   return values;
@@ -170,22 +170,30 @@ BlockLayout build_layout(const Draft::LayoutWords& words, const char* suffix) {
     fail("problem", "layout: give either grid", suffix, " or sequence", suffix, ", got ",
          is_grid ? "both" : "neither");
   }
+  if (words.block.empty() == words.blocks.empty()) {
+    fail("problem", "layout: give either block", suffix, " (tokens per block) or blocks", suffix,
+         " (number of blocks), got ", words.block.empty() ? "neither" : "both");
+  }
+  const std::string end_of_key(suffix);
   Cut cut;
-  if (!words.block.empty()) cut.block = sizes("block", words.block);
-  if (!words.blocks.empty()) cut.blocks = sizes("blocks", words.blocks);
+  if (!words.block.empty()) cut.block = sizes("block" + end_of_key, words.block);
+  if (!words.blocks.empty()) cut.blocks = sizes("blocks" + end_of_key, words.blocks);
   if (is_grid) {
     std::vector<std::vector<std::int64_t>> grids;
-    for (const auto part : split(words.grid, '+')) grids.push_back(sizes("grid", part));
+    for (const auto part : split(words.grid, '+')) {
+      grids.push_back(sizes("grid" + end_of_key, part));
+    }
     return BlockLayout::packed_grids(grids, cut);
   }
   const auto lengths = split(words.sequence, '+');
-  if (lengths.size() == 1) return BlockLayout::sequence(integer("sequence", lengths[0]), cut);
+  const std::string key = "sequence" + end_of_key;
+  if (lengths.size() == 1) return BlockLayout::sequence(integer(key, lengths[0]), cut);
   std::vector<std::int64_t> offsets{0};
   for (const auto length : lengths) {
-    const std::int64_t tokens = integer("sequence", length);
+    const std::int64_t tokens = integer(key, length);
     std::int64_t end = 0;
     if (tokens < 0 || __builtin_add_overflow(offsets.back(), tokens, &end)) {
-      fail("problem", "sequence: lengths must be >= 0 and their sum must fit 64 bits, got ",
+      fail("problem", key, ": lengths must be >= 0 and their sum must fit 64 bits, got ",
            words.sequence);
     }
     offsets.push_back(end);

@@ -65,6 +65,11 @@ std::string folder_of(const std::string& path) {
 void write_file(const std::string& path, const std::string& bytes) {
   constexpr const char* kWhere = "state.save";
   static std::atomic<unsigned> counter{0};
+  // Renaming over a device or a pipe would replace it by a plain file.
+  struct ::stat old{};
+  if (::stat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode)) {
+    fail(ErrorCode::io, kWhere, "cannot replace '", path, "': not a regular file");
+  }
   const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." +
                                 std::to_string(counter++);
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

@@ -73,6 +73,7 @@ std::int64_t TensorView::size() const {
 }
 
 std::string TensorView::shape_string() const {
+  if (rank > kMaxRank) return "rank " + std::to_string(rank);  // a message is made of this
   std::string text = "[";
   for (int axis = 0; axis < rank; ++axis) {
     text += (axis ? ", " : "") + std::to_string(shape[axis]);
