@@ -37,7 +37,11 @@ inline RowTensor row_tensor(const TensorView& view) {
                        view.shape[3] * size % 16 == 0 && whole(view.strides[0], view.shape[0]) &&
                        whole(view.strides[1], view.shape[1]) &&
                        whole(view.strides[2], view.shape[2]);
-  return {view.data, view.strides[0], view.strides[1], view.strides[2], vectors ? 1 : 0};
+  const std::int64_t token_stride = view.shape[1] > 1 ? view.strides[1] : 0;
+  if (token_stride > 0x7fffffff) {
+    fail(ErrorCode::unsupported, "cuda", "tokens ", token_stride, " elements apart");
+  }
+  return {view.data, view.strides[0], token_stride, view.strides[2], vectors ? 1 : 0};
 }
 
 // The smallest box that holds every block of the layout.

@@ -12,6 +12,7 @@ namespace {
 struct Prepared {
   LinearPlan plan;
   LinearTables tables;
+  bool overlap;  // the device sets up a kernel while the previous one ends
 };
 
 // One call: arguments that stay the same, and the launches in order.
@@ -22,6 +23,7 @@ class Call {
         plan_(static_cast<const Prepared*>(data.prepared.get())->plan),
         tables_(static_cast<const Prepared*>(data.prepared.get())->tables),
         at_(linear_workspace(problem_, plan_, backward)),
+        overlap_(static_cast<const Prepared*>(data.prepared.get())->overlap),
         base_(static_cast<unsigned char*>(workspace.data)),
         stream_(stream) {
     args_.all_heads = static_cast<int>(problem_.heads);
@@ -32,7 +34,6 @@ class Call {
     args_.map = feature_map(problem_.feature_map, problem_.dtype);
     args_.scale = static_cast<float>(problem_.scale);
     args_.eps = static_cast<float>(problem_.denominator_eps());
-    args_.stages = plan_.stages;
     args_.q_table = tables_.q_blocks.data();
     args_.k_table = tables_.k_blocks.data();
     args_.q_blocks = plan_.q_blocks;
@@ -69,7 +70,7 @@ class Call {
 
   void prepare_weights(const TensorView& mixing) {
     const int rank = mixing.rank;
-    launch(plan_.types->prepare_weights,
+    start(plan_.types->prepare_weights,
            {.x = std::min<std::int64_t>(
                 1024, static_cast<std::int64_t>(plan_.matrices) * plan_.rows_padded *
                           plan_.cols_padded / 256)},
@@ -122,8 +123,10 @@ class Call {
   }
 
   void read_out() {
-    by_block(plan_.causal ? plan_.kernels->readout_causal : plan_.kernels->readout, args_,
-             plan_.q_blocks, plan_.dv_tiles);
+    by_block(plan_.packed_causal ? plan_.kernels->packed_readout_causal
+             : plan_.causal      ? plan_.kernels->readout_causal
+                                 : plan_.kernels->readout,
+             args_, plan_.q_blocks, plan_.dv_tiles);
   }
 
   void go_back(bool weights) {
@@ -131,7 +134,8 @@ class Call {
     if (plan_.given && plan_.shared) {
       mix_vectors(true, at_.row_dden, at_.row_e, plan_.slots);
     }
-    by_block(plan_.causal            ? kernels.backward_q_causal
+    by_block(plan_.packed_causal     ? kernels.packed_backward_q_causal
+             : plan_.causal          ? kernels.backward_q_causal
              : plan_.packed_backward ? kernels.packed_backward_q
                                      : kernels.backward_q,
              args_, plan_.q_blocks, 1);
@@ -141,7 +145,8 @@ class Call {
     }
     if (weights) weight_gradient();
     mix(true, at_.d_mixed, at_.mixed);
-    by_block(plan_.causal            ? kernels.backward_kv_causal
+    by_block(plan_.packed_causal     ? kernels.packed_backward_kv_causal
+             : plan_.causal          ? kernels.backward_kv_causal
              : plan_.packed_backward ? kernels.packed_backward_kv
                                      : kernels.backward_kv,
              args_, plan_.k_blocks, 1);
@@ -154,7 +159,7 @@ class Call {
     const int rank = d_mixing.rank;
     const std::int64_t rows = d_mixing.shape[rank - 2], cols = d_mixing.shape[rank - 1];
     const int matrices = plan_.matrices;
-    launch(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 31) / 32}, 1024, 0, stream_,
+    start(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 31) / 32}, 1024, 0, stream_,
            ReduceArgs{.partial = floats(at_.partial),
                       .partial_stride = partial_stride(),
                       .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
@@ -179,6 +184,11 @@ class Call {
   }
 
  private:
+  template <typename Args>
+  void start(Kernel<Args> kernel, const Grid& grid, int threads, int bytes, Stream stream,
+             const Args& args) {
+    launch(kernel, grid, threads, bytes, stream, args, overlap_);
+  }
   void* at(std::size_t offset) const { return base_ + offset; }
   float* floats(std::size_t offset) const { return reinterpret_cast<float*>(base_ + offset); }
   std::int64_t pairs() const { return batch_ * args_.heads; }
@@ -186,12 +196,13 @@ class Call {
     return static_cast<std::int64_t>(plan_.matrices) * plan_.gradient_rows * plan_.gradient_cols;
   }
 
-  void by_block(const LinearKernel& kernel, const LinearArgs& args, int blocks, int tiles) {
-    launch(kernel.entry, {.x = args.heads * tiles, .y = blocks, .z = batch_}, plan_.kernels->threads,
-           kernel.bytes[plan_.stages - 1], stream_, args);
+  void by_block(const LinearKernel& kernel, LinearArgs args, int blocks, int tiles) {
+    args.stages = stages_of(kernel, plan_);
+    start(kernel.entry, {.x = args.heads * tiles, .y = blocks, .z = batch_}, kernel.threads,
+          shared_bytes(kernel, args.stages), stream_, args);
   }
   void by_row_kernel(Kernel<LinearArgs> kernel, int blocks) {
-    launch(kernel, {.x = args_.heads, .y = blocks, .z = batch_}, kDenominatorThreads, 0, stream_,
+    start(kernel, {.x = args_.heads, .y = blocks, .z = batch_}, kDenominatorThreads, 0, stream_,
            args_);
   }
 
@@ -214,18 +225,18 @@ class Call {
     MixArgs args = mix_args(transposed, in, out, plan_.entries);
     args.weights = at(at_.weights);
     const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
+    args.task_count = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks;
     args.slabs_per_block = transposed ? plan_.mix_transposed_slabs : plan_.mix_slabs;
     const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
-    launch(kernel.entry,
-           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block),
-            .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks},
+    start(kernel.entry,
+           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block) * args.task_count},
            kMixThreadsOfKernels, kernel.bytes, stream_, args);
   }
   void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
     MixArgs args = mix_args(transposed, in, out, entries);
     args.weights = at(at_.weights_f32);
     const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
-    launch(mix_vectors_kernel(transposed),
+    start(mix_vectors_kernel(transposed),
            {.x = pairs() * ((entries + 127) / 128),
             .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks,
             .z = kernel.rows / kVectorRowsOfKernels},
@@ -254,7 +265,7 @@ class Call {
                             .matrix_first = plan_.matrices > 1 ? args_.head_first : 0,
                             .tiles_n = plan_.gradient_cols / kernel.tile};
     const std::int64_t matrices = plan_.matrices > 1 ? args_.heads : 1;
-    launch(kernel.entry,
+    start(kernel.entry,
            {.x = plan_.splits,
             .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
             .z = matrices},
@@ -265,7 +276,7 @@ class Call {
     args.entries = plan_.shared ? plan_.slots : plan_.kernels->dk;
     args.partial += plan_.splits * partial_stride();
     args.tiles_n = plan_.gradient_cols / kVectorGradientTile;
-    launch(vector_gradient_kernel(),
+    start(vector_gradient_kernel(),
            {.x = plan_.vector_splits,
             .y = static_cast<std::int64_t>(plan_.gradient_rows / kVectorGradientTile) * args.tiles_n,
             .z = matrices},
@@ -276,6 +287,7 @@ class Call {
   const LinearPlan& plan_;
   const LinearTables& tables_;
   const LinearWorkspace at_;
+  const bool overlap_;
   unsigned char* base_;
   Stream stream_;
   LinearArgs args_{};
@@ -320,14 +332,16 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
   auto prepared = std::make_shared<Prepared>();
   prepared->plan = linear_plan(problem);
+  prepared->overlap = compute_capability() >= 90;
   prepared->tables = linear_tables(problem, prepared->plan);
   const LinearPlan& plan = prepared->plan;
   const LinearKernels& k = *plan.kernels;
   for (const LinearKernel* kernel :
        {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
-        &k.packed_backward_kv, &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
+        &k.packed_backward_kv, &k.packed_readout_causal, &k.packed_backward_q_causal,
+        &k.packed_backward_kv_causal, &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
     if (kernel->entry == nullptr) continue;
-    allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes[plan.stages - 1]);
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), shared_bytes(*kernel, stages_of(*kernel, plan)));
   }
   for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);

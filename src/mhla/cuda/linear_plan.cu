@@ -75,8 +75,9 @@ std::vector<MixTask> mix_tasks(const BlockLayout& out, const BlockLayout& in, in
   return tasks;
 }
 
-// Summaries of one group, in bytes, that the L2 cache should keep between two passes.
-constexpr std::int64_t kGroupBytes = std::int64_t{1} << 62;
+// Summaries of one group of pairs, in bytes: bounds the workspace. Groups that fit the L2 cache were
+// slower (docs/kernels/linear.md).
+constexpr std::int64_t kGroupBytes = std::int64_t{1} << 30;
 // Thread blocks that keep every multiprocessor of a large GPU busy.
 constexpr std::int64_t kManyBlocks = 528;
 
@@ -92,11 +93,12 @@ int slabs_per_block(const LinearPlan& plan, const MixKernel& kernel, std::int64_
 void choose_groups(const Problem& problem, LinearPlan& plan) {
   const std::int64_t pair_bytes =
       static_cast<std::int64_t>(plan.k_blocks) * plan.entries * plan.types->summary_size;
-  const std::int64_t pairs = std::max<std::int64_t>(1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
+  const std::int64_t pairs =
+      std::max<std::int64_t>(1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
   if (pairs >= problem.heads) {
     plan.group_heads = static_cast<int>(problem.heads);
-    plan.group_batch = static_cast<int>(
-        std::clamp<std::int64_t>(pairs / problem.heads, 1, std::max<std::int64_t>(problem.batch, 1)));
+    plan.group_batch = static_cast<int>(std::clamp<std::int64_t>(
+        pairs / problem.heads, 1, std::max<std::int64_t>(problem.batch, 1)));
   } else {
     const std::int64_t groups = (problem.heads + pairs - 1) / pairs;
     plan.group_heads = static_cast<int>((problem.heads + groups - 1) / groups);
@@ -130,12 +132,13 @@ LinearPlan linear_plan(const Problem& problem) {
   plan.given = plan.normalized &&
                (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
   plan.packed_backward = problem.dtype == DType::bf16 && !plan.causal && plan.dv_tiles == 1;
+  plan.packed_causal = problem.dtype == DType::bf16 && plan.causal &&
+                       q.max_block_tokens() <= plan.kernels->rows;
   plan.sums_inside = problem.dtype == DType::bf16 && plan.normalized && !plan.given;
   plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
-  const bool long_blocks =
-      std::max(q.max_block_tokens(), k.max_block_tokens()) > plan.kernels->rows;
-  plan.stages = long_blocks && plan.dv_tiles == 1 ? 2 : 1;
+  const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
+  plan.row_tiles = static_cast<int>((longest + plan.kernels->rows - 1) / plan.kernels->rows);
 
   plan.mix = &mix_for(plan.types->mix, plan.rows);
   plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
@@ -174,6 +177,18 @@ LinearPlan linear_plan(const Problem& problem) {
         kManyBlocks / std::max<std::int64_t>(small, 1), 1, std::max<std::int64_t>(1, units)));
   }
   return plan;
+}
+
+int stages_of(const LinearKernel& kernel, const LinearPlan& plan) {
+  // NOTE: the generic kernels reuse a stage's summary tile when dv has several tiles.
+  if (plan.dv_tiles > 1 && kernel.most_stages == 2) return 1;
+  constexpr int kMultiprocessor = 227 * 1024, kReserved = 1024;
+  int stages = std::clamp(plan.row_tiles, 1, kernel.most_stages);
+  while (stages > 1 &&
+         kernel.blocks * (shared_bytes(kernel, stages) + kReserved) > kMultiprocessor) {
+    --stages;
+  }
+  return stages;
 }
 
 LinearTables linear_tables(const Problem& problem, const LinearPlan& plan) {

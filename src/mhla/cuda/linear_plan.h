@@ -37,10 +37,11 @@ struct LinearPlan {
   bool normalized = false, separate = false, shared = false, causal = false;
   bool given = false;  // denominators come from their own kernels
   bool packed_backward = false;  // the kernels for bf16 and one dv tile
+  bool packed_causal = false;    // the kernels for bf16 and blocks of one row tile
   bool sums_inside = false;      // key sums are entries of the summaries
-  int stages = 1;
+  int row_tiles = 1;  // of the longest block
 
-  // Pairs are worked on in groups, so that the summaries of a group stay in the L2 cache.
+  // Pairs are worked on in groups, which bounds the workspace.
   int group_batch = 1, group_heads = 1;
   std::int64_t groups() const { return batch_groups * head_groups; }
   std::int64_t batch_groups = 1, head_groups = 1;
@@ -55,6 +56,11 @@ struct LinearPlan {
 };
 
 LinearPlan linear_plan(const Problem& problem);
+// Row tiles in flight: as many as are useful and leave room for the kernel's thread blocks.
+int stages_of(const LinearKernel& kernel, const LinearPlan& plan);
+inline int shared_bytes(const LinearKernel& kernel, int stages) {
+  return kernel.bytes_one + (stages - 1) * kernel.bytes_more;
+}
 LinearTables linear_tables(const Problem& problem, const LinearPlan& plan);
 
 // Offsets of the workspace's arrays; an array that a problem does not need has no bytes.

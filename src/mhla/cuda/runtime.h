@@ -24,6 +24,17 @@ inline int device_count() {
   return 0;
 }
 
+// Of the current device: 90 for Hopper.
+inline int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  check_call(cudaGetDevice(&device), "cudaGetDevice");
+  check_call(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "cudaDeviceGetAttribute");
+  check_call(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "cudaDeviceGetAttribute");
+  return major * 10 + minor;
+}
+
 // Makes a device current for as long as the guard lives.
 class DeviceGuard {
  public:
@@ -54,23 +65,31 @@ inline void allow_shared(const void* kernel, int bytes) {
              "cudaFuncSetAttribute(shared memory)");
 }
 
+// dependent: the kernel calls ptx::begin_after_previous first and may be set up before the previous
+// kernel of the stream has ended.
 template <typename Args>
 void launch(void (*kernel)(Args), const Grid& grid, int threads, int shared_bytes, void* stream,
-            const Args& args) {
+            const Args& args, bool dependent = false) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
     fail(ErrorCode::unsupported, "cuda", "grid of ", grid.x, " x ", grid.y, " x ", grid.z,
          " thread blocks");
   }
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                        static_cast<unsigned>(grid.z));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = dependent ? 1 : 0;
   Args copy = args;
   void* parameters[] = {&copy};
-  check_call(cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                              dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                                   static_cast<unsigned>(grid.z)),
-                              dim3(static_cast<unsigned>(threads)), parameters,
-                              static_cast<std::size_t>(shared_bytes),
-                              static_cast<cudaStream_t>(stream)),
-             "cudaLaunchKernel");
+  check_call(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), parameters),
+             "cudaLaunchKernelExC");
 }
 
 // A host table copied to the current device; freed with the last reference.

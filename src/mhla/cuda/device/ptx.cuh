@@ -105,8 +105,18 @@ __device__ __forceinline__ std::uint32_t max_bf16x2(std::uint32_t a, std::uint32
 }
 
 // The value that lane `from` of the warp holds.
-__device__ __forceinline__ float broadcast(float x, int from) {
+template <typename T>
+__device__ __forceinline__ T broadcast(T x, int from) {
   return __shfl_sync(0xffffffffu, x, from);
+}
+
+// For kernels launched with launch_dependent: lets the next kernel of the stream take up free
+// multiprocessors, then waits until the previous one has finished and its results are visible.
+__device__ __forceinline__ void begin_after_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
 }
 
 // Barriers of a warp, and of some warps that agree on a number from 1 to 15.

@@ -47,28 +47,47 @@ __device__ __forceinline__ void warp_gemm_16bit(Accumulator<MI, NI>& acc, const 
   const int eight = lane % 8 + (lane / 16) * 8, odd = (lane / 8 % 2) * 8;  // the other two
   const T* pa = kAt ? a + eight * lda + odd : a + low * lda + high;
   const T* pb = kBt ? b + eight * ldb + odd : b + low * ldb + high;
+  const auto load_a = [&](std::uint32_t(&fa)[4], int step, int i) {
+    if constexpr (kAt) ptx::load_matrix_transposed(fa, pa + step * lda + i * 16);
+    else ptx::load_matrix(fa, pa + i * 16 * lda + step);
+  };
+  const auto load_b = [&](std::uint32_t(&fb)[4], int step, int j) {
+    if constexpr (kBt) ptx::load_matrix(fb, pb + j * 8 * ldb + step);
+    else ptx::load_matrix_transposed(fb, pb + step * ldb + j * 8);
+  };
+  const auto multiply = [&](int i, int j, const std::uint32_t(&fa)[4], const std::uint32_t(&fb)[4]) {
+    if constexpr (std::is_same_v<T, bf16>) {
+      ptx::mma_bf16(acc[i][j], fa, fb[0], fb[1]);
+      ptx::mma_bf16(acc[i][j + 1], fa, fb[2], fb[3]);
+    } else {
+      ptx::mma_f16(acc[i][j], fa, fb[0], fb[1]);
+      ptx::mma_f16(acc[i][j + 1], fa, fb[2], fb[3]);
+    }
+  };
+  // The smaller operand stays in registers.
 #pragma unroll 4
   for (int step = 0; step < k; step += 16) {
-    std::uint32_t fa[MI][4];
+    if constexpr (MI * 2 > NI) {
+      std::uint32_t fb[NI / 2][4];
 #pragma unroll
-    for (int i = 0; i < MI; ++i) {
-      if constexpr (kAt) ptx::load_matrix_transposed(fa[i], pa + step * lda + i * 16);
-      else ptx::load_matrix(fa[i], pa + i * 16 * lda + step);
-    }
-#pragma unroll
-    for (int j = 0; j < NI; j += 2) {
-      std::uint32_t fb[4];
-      if constexpr (kBt) ptx::load_matrix(fb, pb + j * 8 * ldb + step);
-      else ptx::load_matrix_transposed(fb, pb + step * ldb + j * 8);
+      for (int j = 0; j < NI; j += 2) load_b(fb[j / 2], step, j);
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
-        if constexpr (std::is_same_v<T, bf16>) {
-          ptx::mma_bf16(acc[i][j], fa[i], fb[0], fb[1]);
-          ptx::mma_bf16(acc[i][j + 1], fa[i], fb[2], fb[3]);
-        } else {
-          ptx::mma_f16(acc[i][j], fa[i], fb[0], fb[1]);
-          ptx::mma_f16(acc[i][j + 1], fa[i], fb[2], fb[3]);
-        }
+        std::uint32_t fa[4];
+        load_a(fa, step, i);
+#pragma unroll
+        for (int j = 0; j < NI; j += 2) multiply(i, j, fa, fb[j / 2]);
+      }
+    } else {
+      std::uint32_t fa[MI][4];
+#pragma unroll
+      for (int i = 0; i < MI; ++i) load_a(fa[i], step, i);
+#pragma unroll
+      for (int j = 0; j < NI; j += 2) {
+        std::uint32_t fb[4];
+        load_b(fb, step, j);
+#pragma unroll
+        for (int i = 0; i < MI; ++i) multiply(i, j, fa[i], fb);
       }
     }
   }

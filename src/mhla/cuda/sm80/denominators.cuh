@@ -53,6 +53,7 @@ __device__ __forceinline__ void reduce_warps(const float (&x)[kLaneWidth], float
 // z_b = sum of phi(k_den) over a block.
 template <typename T>
 __global__ void __launch_bounds__(kDenThreads) key_sums(const LinearArgs args) {
+  ptx::begin_after_previous();
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
   const T* k = args.k_den.head<const T>(place.batch, place.head);
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(kDenThreads) key_sums(const LinearArgs args) {
 // Slots without a token get zero: they are mixed too.
 template <typename T>
 __global__ void __launch_bounds__(kDenThreads) row_products(const LinearArgs args) {
+  ptx::begin_after_previous();
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const std::int64_t summary = place.summary;
@@ -109,6 +111,7 @@ __global__ void __launch_bounds__(kDenThreads) row_products(const LinearArgs arg
 // row_inv = scale / (scale * denominator + eps); backward: row_dden = -(d_o . o) row_inv.
 template <typename T>
 __global__ void __launch_bounds__(kDenThreads) row_factors(const LinearArgs args) {
+  ptx::begin_after_previous();
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const std::int64_t summary = place.summary;
@@ -128,7 +131,10 @@ __global__ void __launch_bounds__(kDenThreads) row_factors(const LinearArgs args
     const std::int64_t at = summary * args.slots + block.slot(p);
     float den = args.row_den[at];
     if (args.causal) den += weight * args.row_intra[at];
-    const float factor = row_factor(args.scale, args.eps, den);
+    float factor = row_factor(args.scale, args.eps, den);
+    // As the products of the backward read it: the gradient of a mixing weight is a difference of
+    // terms that cancel only if all of them see the same rounded factor.
+    if (backward) factor = to_float(from_float<typename SummaryOf<T>::type>(factor));
     float dot = 0.f;
     if (backward) {
       const std::int64_t token = block.token(p);
@@ -161,6 +167,7 @@ __device__ __forceinline__ void store_gradient(T* row, const float (&phi)[kLaneW
 // Separate denominator: d_q_den, the gradient of z_read, and what m_ii gets from inside the block.
 template <typename T>
 __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const LinearArgs args) {
+  ptx::begin_after_previous();
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const std::int64_t summary = place.summary;
@@ -211,6 +218,7 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const Line
 // Separate denominator: d_k_den. Causal: a key is seen by the rows at and after its position.
 template <typename T>
 __global__ void __launch_bounds__(kDenThreads) denominator_backward_k(const LinearArgs args) {
+  ptx::begin_after_previous();
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
   const std::int64_t summary = place.summary;

@@ -120,4 +120,13 @@ struct LinearShape<256, 32> {
   static constexpr int kWarps = 8, kRows = 64, kSumM = 8, kSumN = 1;
 };
 
+// The backward over queries keeps [DK x DV] sums in registers besides everything else: at 128 they
+// need twice the warps.
+template <int DK, int DV>
+struct BackwardShape : LinearShape<DK, DV> {};
+template <>
+struct BackwardShape<128, 128> {
+  static constexpr int kWarps = 16, kRows = 64, kSumM = 4, kSumN = 4;
+};
+
 }  // namespace mhla::cuda

@@ -14,6 +14,7 @@ constexpr int backward_kv_bytes(int stages) {
 // (pair, block).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_kv(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;

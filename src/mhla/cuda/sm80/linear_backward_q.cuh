@@ -50,6 +50,7 @@ struct Carry {
 // One thread block per (pair, block).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;

@@ -85,6 +85,7 @@ __device__ __forceinline__ void store_scores(Accumulator<1, L::kRowPI>& acc, int
 // One thread block per (pair, block, dv tile).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;

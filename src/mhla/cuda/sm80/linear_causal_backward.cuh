@@ -43,6 +43,7 @@ __device__ __forceinline__ void add_rows(Accumulator<1, L::kRowPI>& acc, const f
 // As backward_q, plus what passes through the scores of the own block.
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -172,6 +173,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
 // As backward_kv, plus what passes through the scores of the own block.
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;

@@ -7,16 +7,17 @@ namespace mhla::cuda {
 
 template <typename L>
 constexpr int summaries_bytes(int stages) {
-  const int tiles = stages * (L::KTile::kBytes + L::VTile::kBytes);
+  const int tiles = L::KTile::kBytes + L::VTile::kBytes;
   const int sums = L::KTile::kRowStep * L::kVectorBytes;
-  const int staged = L::STile::kBytes > sums ? L::STile::kBytes : sums;
-  return tiles > staged ? tiles : staged;
+  const int least = L::STile::kBytes > sums ? L::STile::kBytes : sums;
+  return stages * tiles + (least > tiles ? least - tiles : 0);
 }
 
 // S_b = sum of phi(k) v^T and z_b = sum of phi(k) over the tokens of a block (Eq. 3).
 // One thread block per (pair, block, dv tile).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using KTile = typename L::KTile;
   using VTile = typename L::VTile;
@@ -87,6 +88,7 @@ constexpr int readout_bytes(int stages) {
 // o = phi(q) S~_i, times the factor of the row (Eq. 5). One thread block per (pair, block, dv tile).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
+  ptx::begin_after_previous();
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;

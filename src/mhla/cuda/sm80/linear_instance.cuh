@@ -6,40 +6,57 @@
 #include "mhla/cuda/sm80/linear_causal_backward.cuh"
 #include "mhla/cuda/sm80/linear_forward.cuh"
 #include "mhla/cuda/sm80/linear_kernels.h"
-#include "mhla/cuda/sm80/packed_backward.cuh"
+#include "mhla/cuda/sm80/packed_causal.cuh"
 
 namespace mhla::cuda {
 
+// One to `most` row tiles in flight; `bytes` gives the shared memory of each choice.
 template <typename Bytes>
-constexpr LinearKernel kernel_of(Kernel<LinearArgs> entry, Bytes bytes) {
-  return {entry, {bytes(1), bytes(2)}};
+LinearKernel staged(Kernel<LinearArgs> entry, int threads, int blocks, int most, Bytes bytes) {
+  return {entry, threads, blocks, bytes(1), bytes(2) - bytes(1), most};
+}
+
+// bf16: kernels whose rows belong to groups of warps.
+template <int DK, int DV>
+void add_packed(LinearKernels& k) {
+  using P = Packed<DK, DV>;
+  using Q = Packed<DK, DV, BackwardShape<DK, DV>>;
+  static_assert(Q::kRows == P::kRows);
+  constexpr bool kSmall = P::kThreads <= 128;
+  constexpr int kBlocks = kSmall ? 6 : 2, kFewer = kSmall ? 3 : 2;
+  k.summaries = staged(packed_summaries<P>, P::kThreads, kSmall ? 5 : 2, kMostStages,
+                       packed_summaries_bytes<P>);
+  k.readout = staged(packed_readout<P>, P::kThreads, kBlocks, kMostStages, packed_readout_bytes<P>);
+  k.packed_backward_q = staged(packed_backward_q<Q>, Q::kThreads, Q::kThreads >= 256 ? 1 : kFewer,
+                               kMostStages, packed_backward_q_bytes<Q>);
+  k.packed_backward_kv =
+      staged(packed_backward_kv<P>, P::kThreads, kFewer, kMostStages, packed_backward_kv_bytes<P>);
+  using Causal = PackedCausalTiles<P>;
+  k.packed_readout_causal = {packed_readout_causal<P>, P::kThreads, 1, Causal::kBytes};
+  k.packed_backward_q_causal = {packed_backward_q_causal<Q>, Q::kThreads, 1, Causal::kBytes};
+  k.packed_backward_kv_causal = {packed_backward_kv_causal<P>, P::kThreads, 1, Causal::kBytes};
 }
 
 template <typename T, int DK, int DV>
 const LinearKernels& linear_kernels() {
   using L = Linear<T, DK, DV>;
-  constexpr int kCausal = CausalTiles<L>::kBytes;
   static const LinearKernels kernels = [] {
     LinearKernels k{.dk = DK,
                     .dv = DV,
                     .rows = L::kRows,
-                    .threads = L::kThreads,
                     .carry_floats = Carry<L>::kSums * L::kThreads};
     if constexpr (std::is_same_v<T, bf16>) {
-      using P = Packed<DK, DV>;
-      k.summaries = kernel_of(packed_summaries<P>, packed_summaries_bytes<P>);
-      k.readout = kernel_of(packed_readout<P>, packed_readout_bytes<P>);
-      k.packed_backward_q = kernel_of(packed_backward_q<P>, packed_backward_q_bytes<P>);
-      k.packed_backward_kv = kernel_of(packed_backward_kv<P>, packed_backward_kv_bytes<P>);
+      add_packed<DK, DV>(k);
     } else {
-      k.summaries = kernel_of(summaries<L>, summaries_bytes<L>);
-      k.readout = kernel_of(readout<L>, readout_bytes<L>);
+      k.summaries = staged(summaries<L>, L::kThreads, 1, 2, summaries_bytes<L>);
+      k.readout = staged(readout<L>, L::kThreads, 1, 2, readout_bytes<L>);
     }
-    k.backward_q = kernel_of(backward_q<L>, backward_q_bytes<L>);
-    k.backward_kv = kernel_of(backward_kv<L>, backward_kv_bytes<L>);
-    k.readout_causal = {readout_causal<L>, {kCausal, kCausal}};
-    k.backward_q_causal = {backward_q_causal<L>, {kCausal, kCausal}};
-    k.backward_kv_causal = {backward_kv_causal<L>, {kCausal, kCausal}};
+    k.backward_q = staged(backward_q<L>, L::kThreads, 1, 2, backward_q_bytes<L>);
+    k.backward_kv = staged(backward_kv<L>, L::kThreads, 1, 2, backward_kv_bytes<L>);
+    using Causal = CausalTiles<L>;
+    k.readout_causal = {readout_causal<L>, L::kThreads, 1, Causal::kBytes};
+    k.backward_q_causal = {backward_q_causal<L>, L::kThreads, 1, Causal::kBytes};
+    k.backward_kv_causal = {backward_kv_causal<L>, L::kThreads, 1, Causal::kBytes};
     return k;
   }();
   return kernels;

@@ -9,19 +9,26 @@ namespace mhla::cuda {
 template <typename Args>
 using Kernel = void (*)(Args);
 
-// A kernel and its shared memory as a function of the row tiles in flight.
+inline constexpr int kMostStages = 4;
+
+// A kernel and its shared memory: stages row tiles are in flight.
 struct LinearKernel {
-  Kernel<LinearArgs> entry;
-  int bytes[2];  // with one and with two stages
+  Kernel<LinearArgs> entry = nullptr;
+  int threads = 0;
+  int blocks = 1;      // thread blocks that share a multiprocessor
+  int bytes_one = 0;   // with one stage
+  int bytes_more = 0;  // for each further stage; 0 when the kernel has one
+  int most_stages = 1;
 };
 
 struct LinearKernels {
   int dk, dv;  // padded widths: all of dk, one tile of dv
   int rows;    // tokens of a tile
-  int threads;
   int carry_floats;  // per summary and dv tile
   LinearKernel summaries, readout, backward_q, backward_kv;
   LinearKernel packed_backward_q, packed_backward_kv;  // one dv tile; bf16 only
+  // Causal, blocks of one row tile; bf16 only.
+  LinearKernel packed_readout_causal, packed_backward_q_causal, packed_backward_kv_causal;
   LinearKernel readout_causal, backward_q_causal, backward_kv_causal;
 };
 

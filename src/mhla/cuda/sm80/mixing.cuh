@@ -29,18 +29,21 @@ struct Mix {
 };
 
 // S~_i = sum over b of m_ib S_b; transposed: dS_b = sum over i of m_ib dS~_i.
-// One thread block per (pair, some slabs of entries) and task.
+// One thread block per (pair, some slabs of entries, task).
 template <typename M, typename G>
 __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
+  ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   G* staged = stages + kMixStages * M::kStage + warp * 16 * M::kOutLd;
 
-  const MixTask task = args.tasks[blockIdx.y];
+  // Tasks of the same entries are neighbours: what one reads the others find in the L2 cache.
+  const MixTask task = args.tasks[blockIdx.x % args.task_count];
   const int slabs = (args.entries + M::kCols - 1) / M::kCols;
   const int runs = (slabs + args.slabs_per_block - 1) / args.slabs_per_block;
-  const int pair = blockIdx.x / runs, slab0 = blockIdx.x % runs * args.slabs_per_block;
+  const int run = blockIdx.x / args.task_count, pair = run / runs;
+  const int slab0 = run % runs * args.slabs_per_block;
   const int slab_count = min(args.slabs_per_block, slabs - slab0);
   const G* weights = static_cast<const G*>(args.weights) +
                      (args.head_first + pair % args.heads) * args.weights_stride;
@@ -52,32 +55,34 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
   // Steps run through the columns of the weights, slab after slab.
   const int slab_steps = (task.col_end - task.col_begin + kMixDepth - 1) / kMixDepth;
   const int steps = slab_steps * slab_count;
-  int next_slab = 0, next_col = task.col_begin;  // what `start` loads
+  constexpr int kWPerRow = M::kWCols / kChunk<G>, kSPerRow = M::kCols / kChunk<G>;
+  constexpr int kSRows = kMixThreads / kSPerRow;  // rows of summaries that all threads copy at once
+  static_assert(kMixThreads % kSPerRow == 0 && kMixDepth % kSRows == 0);
+  const int row_s = static_cast<int>(threadIdx.x) / kSPerRow;
+  const int col_s = static_cast<int>(threadIdx.x) % kSPerRow * kChunk<G>;
+  int next_entry = slab0 * M::kCols, next_col = task.col_begin;  // what `start` loads
   const auto start = [&](int step) {
     G* w_tile = stages + step % kMixStages * M::kStage;
     G* s_tile = w_tile + M::kWRows * M::kWLd;
-    constexpr int kWPerRow = M::kWCols / kChunk<G>;
-#pragma unroll
+    const G* from_w = weights + static_cast<std::int64_t>(M::kTransposed ? next_col : task.row) *
+                                    args.weights_ld + (M::kTransposed ? task.row : next_col);
     for (int i = threadIdx.x; i < M::kWRows * kWPerRow; i += kMixThreads) {
       const int r = i / kWPerRow, c = i % kWPerRow * kChunk<G>;
-      const int row = M::kTransposed ? next_col + r : task.row + r;
-      const int col = M::kTransposed ? task.row + c : next_col + c;
-      ptx::copy_async(w_tile + r * M::kWLd + c,
-                      weights + static_cast<std::int64_t>(row) * args.weights_ld + col, true);
+      ptx::copy_async(w_tile + r * M::kWLd + c, from_w + r * args.weights_ld + c, true);
     }
-    constexpr int kSPerRow = M::kCols / kChunk<G>;
-    const int entry = (slab0 + next_slab) * M::kCols;
+    const bool inside = next_entry + col_s < args.entries;
+    const G* from = in + static_cast<std::int64_t>(next_col + row_s) * args.entries + next_entry +
+                    col_s;
 #pragma unroll
-    for (int i = threadIdx.x; i < kMixDepth * kSPerRow; i += kMixThreads) {
-      const int r = i / kSPerRow, c = i % kSPerRow * kChunk<G>;
-      const bool valid = next_col + r < task.in_rows && entry + c < args.entries;
-      const std::int64_t row = static_cast<std::int64_t>(next_col + r) * args.entries;
-      ptx::copy_async(s_tile + r * M::kSLd + c, valid ? in + row + entry + c : in, valid);
+    for (int r = 0; r < kMixDepth; r += kSRows) {
+      const bool valid = inside && next_col + row_s + r < task.in_rows;
+      ptx::copy_async(s_tile + (row_s + r) * M::kSLd + col_s, valid ? from : in, valid);
+      from += kSRows * static_cast<std::int64_t>(args.entries);
     }
     next_col += kMixDepth;
     if (next_col >= task.col_end) {
       next_col = task.col_begin;
-      ++next_slab;
+      next_entry += M::kCols;
     }
   };
   for (int s = 0; s < kMixStages - 1; ++s) {
@@ -143,6 +148,7 @@ struct WeightGradient {
 // Partial sums of dm_ib = <dS~_i, S_b>. One thread block per (split of the work, tile, matrix).
 template <typename W, typename G>
 __global__ void __launch_bounds__(W::kThreads) weight_gradient(const WeightGradientArgs args) {
+  ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
   const int row0 = blockIdx.y / args.tiles_n * W::kTile;

@@ -27,6 +27,7 @@ struct MixArgs {
   int entries;
   int head_first, heads;         // of the pairs
   int slabs_per_block;           // of entries
+  int task_count;
 };
 
 // Gradient of the mixing weights: <left_i, right_b> over pairs, sequences and entries.

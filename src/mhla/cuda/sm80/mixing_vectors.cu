@@ -5,6 +5,7 @@
 namespace mhla::cuda {
 
 __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs args) {
+  ptx::begin_after_previous();
   __shared__ float left[kGradientTile][kGradientDepth + 1];
   __shared__ float right[kGradientTile][kGradientDepth + 1];
   const int row0 = blockIdx.y / args.tiles_n * kGradientTile;
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
 }
 
 __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
+  ptx::begin_after_previous();
   __shared__ float sums[32][33];
   const int column = threadIdx.x % 32, lane = threadIdx.x / 32;  // a weight, and a share of the work
   const std::int64_t n = blockIdx.x * 32LL + column;

@@ -16,6 +16,7 @@ __device__ __forceinline__ bool weight_is_read(int mask, int i, int b) {
 // apart, because the causal mask treats the own block on its own.
 template <typename G>
 __global__ void __launch_bounds__(256) prepare_weights(const PrepareArgs args) {
+  ptx::begin_after_previous();
   const std::int64_t size =
       static_cast<std::int64_t>(args.matrices) * args.rows_padded * args.cols_padded;
   for (std::int64_t n = blockIdx.x * 256LL + threadIdx.x; n < size; n += gridDim.x * 256LL) {
@@ -42,6 +43,7 @@ inline constexpr int kVectorThreads = 128;
 // demand. One thread block per (pair, 128 entries), (task, kVectorRows of its rows).
 template <bool kTransposed>
 __global__ void __launch_bounds__(kVectorThreads) mix_vectors(const MixArgs args) {
+  ptx::begin_after_previous();
   const MixTask task = args.tasks[blockIdx.y];
   const int slices = (args.entries + kVectorThreads - 1) / kVectorThreads;
   const int pair = blockIdx.x / slices;

@@ -91,8 +91,9 @@ __device__ __forceinline__ void add_gradient(Accumulator<P::kSumMI, P::kSumNI>& 
 
 // As `backward_q` of linear_backward_q.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : P::kThreads < 256 ? 2 : 1)
     packed_backward_q(const LinearArgs args) {
+  ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* q_tiles = reinterpret_cast<bf16*>(shared);
   bf16* d_tiles = q_tiles + args.stages * P::kKElements;
@@ -129,12 +130,11 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
 #pragma unroll 1
   for (int t = 0, started = 0; t < tiles; ++t) {
     keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages, first = next * P::kRows;
-      P::KRows::load(q_tiles + stage * P::kKElements, q, args.q, block, first, args.dk);
-      P::VRows::load(d_tiles + stage * P::kVElements, d_o, args.d_o, block, first, args.dv);
-      if (dot) {
-        P::VRows::load(o_tiles + stage * P::kOutElements, o, args.o, block, first, args.dv);
-      }
+      const int stage = next % args.stages;
+      const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
+      P::KRows::load(q_tiles + stage * P::kKElements, q, args.q, tokens, args.dk);
+      P::VRows::load(d_tiles + stage * P::kVElements, d_o, args.d_o, tokens, args.dv);
+      if (dot) P::VRows::load(o_tiles + stage * P::kOutElements, o, args.o, tokens, args.dv);
     });
     const int stage = t % args.stages;
     bf16* q_tile = q_tiles + stage * P::kKElements;
@@ -170,9 +170,14 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
       if (lane % 4 == 0 && P::Warps::part() == 0) {
         const int at = group_row + row + 8 * half;
         factors[at] = from_float<bf16>(factor[half]);
-        const bf16 high_part = from_float<bf16>(e[half]);
+        // NOTE: the gradient of a mixing weight is a difference of what dS~ and dz~ give. They
+        // cancel only if both see the same rounded factor.
+        const float rounded = to_float(factors[at]);
+        const float ratio = factor[half] == 0.f ? 0.f : rounded / factor[half];
+        const float x = dot ? e[half] * ratio : e[half];
+        const bf16 high_part = from_float<bf16>(x);
         e_high[at] = high_part;
-        e_low[at] = from_float<bf16>(e[half] - to_float(high_part));
+        e_low[at] = from_float<bf16>(x - to_float(high_part));
       }
     }
 
@@ -194,8 +199,8 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
     });
     __syncthreads();  // factors of all rows, phi(q) of all rows, staged rows
     if (args.d_q.data != nullptr) {
-      P::KRows::store(staged, args.d_q.head<bf16>(place.batch, place.head), args.d_q, block,
-                      t * P::kRows, args.dk);
+      P::KRows::store(staged, args.d_q.head<bf16>(place.batch, place.head), args.d_q,
+                      group_tokens<typename P::Warps>(block, t * P::kRows), args.dk);
     }
     add_gradient<P>(ds, dz, with_e, q_tile, d_tile, factors, e_high, e_low);
     __syncthreads();
@@ -216,8 +221,9 @@ constexpr int packed_backward_kv_bytes(int stages) {
 
 // As `backward_kv` of linear_backward_kv.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : 2)
     packed_backward_kv(const LinearArgs args) {
+  ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* k_tiles = reinterpret_cast<bf16*>(shared);
   bf16* v_tiles = k_tiles + args.stages * P::kKElements;
@@ -243,9 +249,10 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
 #pragma unroll 1
   for (int t = 0, started = 0; t < tiles; ++t) {
     keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages, first = next * P::kRows;
-      P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, block, first, args.dk);
-      P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, block, first, args.dv);
+      const int stage = next % args.stages;
+      const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
+      P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, tokens, args.dk);
+      P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, tokens, args.dv);
     });
     bf16* k_tile = k_tiles + t % args.stages * P::kKElements;
     bf16* v_tile = v_tiles + t % args.stages * P::kVElements;
@@ -273,13 +280,13 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 4 : 2)
                  (y + dz[col_k + col + 1]) * feature_gradient(args.map, phi.y));
     });
     P::Warps::sync();
-    const int first = t * P::kRows;
+    const int tokens = group_tokens<typename P::Warps>(block, t * P::kRows);
     if (args.d_v.data != nullptr) {
-      P::VRows::store(v_tile, args.d_v.head<bf16>(place.batch, place.head), args.d_v, block, first,
+      P::VRows::store(v_tile, args.d_v.head<bf16>(place.batch, place.head), args.d_v, tokens,
                       args.dv);
     }
     if (args.d_k.data != nullptr) {
-      P::KRows::store(k_tile, args.d_k.head<bf16>(place.batch, place.head), args.d_k, block, first,
+      P::KRows::store(k_tile, args.d_k.head<bf16>(place.batch, place.head), args.d_k, tokens,
                       args.dk);
     }
     P::Warps::sync();

@@ -8,8 +8,10 @@ namespace mhla::cuda {
 
 template <typename P>
 constexpr int packed_summaries_bytes(int stages) {
-  const int tiles = stages * (P::kKElements + P::kVElements);
-  return 2 * (tiles > P::STile::kElements ? tiles : P::STile::kElements);
+  // NOTE: the sum is staged in the first tiles, which are never smaller.
+  static_assert(P::STile::kElements <= P::kKElements + P::kVElements || P::DK > P::kRows);
+  const int least = P::STile::kElements - P::kKElements - P::kVElements;
+  return 2 * (stages * (P::kKElements + P::kVElements) + (least > 0 ? least : 0));
 }
 
 // acc += phi(k)^T v, sums += phi(k)^T 1, over the rows of a tile.
@@ -82,8 +84,9 @@ __device__ __forceinline__ void store_key_sum(const float (&sums)[P::kSumMI][4],
 
 // As `summaries` of linear_forward.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 6 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 5 : 2)
     packed_summaries(const LinearArgs args) {
+  ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* k_tiles = reinterpret_cast<bf16*>(shared);
   bf16* v_tiles = k_tiles + args.stages * P::kKElements;
@@ -103,9 +106,10 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 6 : 2)
 #pragma unroll 1
   for (int t = 0, started = 0; t < tiles; ++t) {
     keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages, first = next * P::kRows;
-      P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, block, first, args.dk);
-      P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, block, first, args.dv - col_v);
+      const int stage = next % args.stages;
+      const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
+      P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, tokens, args.dk);
+      P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, tokens, args.dv - col_v);
     });
     bf16* k_tile = k_tiles + t % args.stages * P::kKElements;
     P::KRows::map(k_tile, args.map, block.count - t * P::kRows, args.dk);
@@ -167,8 +171,9 @@ __device__ __forceinline__ void read_summary(Accumulator<1, P::kVI>& acc, float 
 
 // As `readout` of linear_forward.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 6 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 6 : 2)
     packed_readout(const LinearArgs args) {
+  ptx::begin_after_previous();
   static_assert(P::kVElements <= P::kKElements, "outputs are staged where the queries were");
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* q_tiles = reinterpret_cast<bf16*>(shared);
@@ -190,8 +195,8 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 6 : 2)
 #pragma unroll 1
   for (int t = 0, started = 0; t < tiles; ++t) {
     keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      P::KRows::load(q_tiles + next % args.stages * P::kKElements, q, args.q, block,
-                     next * P::kRows, args.dk);
+      P::KRows::load(q_tiles + next % args.stages * P::kKElements, q, args.q,
+                     group_tokens<typename P::Warps>(block, next * P::kRows), args.dk);
     });
     bf16* q_tile = q_tiles + t % args.stages * P::kKElements;
     P::KRows::map(q_tile, args.map, block.count - t * P::kRows, args.dk);
@@ -226,7 +231,8 @@ __global__ void __launch_bounds__(P::kThreads, 1024 / P::kThreads > 6 ? 6 : 2)
       store_pair(row + half * 8 * P::VRows::kLd + col, x * factor[half], y * factor[half]);
     });
     P::Warps::sync();
-    P::VRows::store(staged, o, args.o, block, t * P::kRows, args.dv - col_v);
+    P::VRows::store(staged, o, args.o, group_tokens<typename P::Warps>(block, t * P::kRows),
+                    args.dv - col_v);
     P::Warps::sync();
   }
 }

@@ -21,6 +21,14 @@ struct Group {
   }
 };
 
+// Token numbers of a group's 16 rows, -1 past the end of the block: lane l of each warp holds that
+// of row l % 16.
+template <typename Warps>
+__device__ __forceinline__ int group_tokens(const DeviceBlock& block, int first) {
+  const int position = first + Warps::index() * 16 + static_cast<int>(threadIdx.x) % 16;
+  return position < block.count ? block.token(position) : -1;
+}
+
 // The group's 16 rows of a [rows][kCols] tile.
 template <int kCols, int kRN>
 struct GroupRows {
@@ -37,31 +45,27 @@ struct GroupRows {
     return (G::thread() + i * G::kThreads) % kPerRow * 8;
   }
 
-  // Token number of an owned chunk's row; -1 past the end of the block.
-  static __device__ __forceinline__ int token(int i, const DeviceBlock& block, int first) {
-    const int position = first + row(i);
-    return position < block.count ? block.token(position) : -1;
-  }
-
   // Starts loading; columns past `cols` and rows past the block become zeros.
   static __device__ __forceinline__ void load(bf16* tile, const bf16* head, const RowTensor& tensor,
-                                              const DeviceBlock& block, int first, int cols) {
+                                              int tokens, int cols) {
+    const int stride = static_cast<int>(tensor.token_stride);
     if (tensor.vectors) {
 #pragma unroll
       for (int i = 0; i < kOwned; ++i) {
-        const int c = col(i), t = token(i, block, first);
+        const int c = col(i), t = token_of(tokens, i);
         const bool valid = t >= 0 && c < cols;
-        ptx::copy_async(tile + row(i) * kLd + c,
-                        valid ? head + t * tensor.token_stride + c : head, valid);
+        const std::int64_t at = static_cast<std::int64_t>(valid ? t : 0) * stride;
+        ptx::copy_async(tile + row(i) * kLd + c, head + at + (valid ? c : 0), valid);
       }
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kOwned; ++i) {
-      const int c = col(i), t = token(i, block, first);
+      const int c = col(i), t = token_of(tokens, i);
 #pragma unroll 1
       for (int e = c; e < c + 8; ++e) {
-        tile[row(i) * kLd + e] = t >= 0 && e < cols ? head[t * tensor.token_stride + e] : bf16{0};
+        const std::int64_t at = static_cast<std::int64_t>(t) * stride + e;
+        tile[row(i) * kLd + e] = t >= 0 && e < cols ? head[at] : bf16{0};
       }
     }
   }
@@ -91,27 +95,31 @@ struct GroupRows {
   }
 
   static __device__ __forceinline__ void store(const bf16* tile, bf16* head,
-                                               const RowTensor& tensor, const DeviceBlock& block,
-                                               int first, int cols) {
+                                               const RowTensor& tensor, int tokens, int cols) {
+    const int stride = static_cast<int>(tensor.token_stride);
     if (tensor.vectors) {
 #pragma unroll
       for (int i = 0; i < kOwned; ++i) {
-        const int c = col(i), t = token(i, block, first);
+        const int c = col(i), t = token_of(tokens, i);
         if (t < 0 || c >= cols) continue;
-        *reinterpret_cast<Chunk*>(head + t * tensor.token_stride + c) =
+        *reinterpret_cast<Chunk*>(head + static_cast<std::int64_t>(t) * stride + c) =
             *reinterpret_cast<const Chunk*>(tile + row(i) * kLd + c);
       }
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kOwned; ++i) {
-      const int c = col(i), t = token(i, block, first);
-      if (t < 0) continue;
+      const int c = col(i), t = token_of(tokens, i);
 #pragma unroll 1
-      for (int e = c; e < min(c + 8, cols); ++e) {
-        head[t * tensor.token_stride + e] = tile[row(i) * kLd + e];
+      for (int e = c; t >= 0 && e < min(c + 8, cols); ++e) {
+        head[static_cast<std::int64_t>(t) * stride + e] = tile[row(i) * kLd + e];
       }
     }
+  }
+
+ private:
+  static __device__ __forceinline__ int token_of(int tokens, int i) {
+    return ptx::broadcast(tokens, row(i) % 16);
   }
 };
 
@@ -124,15 +132,19 @@ __device__ __forceinline__ void keep_ahead(int t, int tiles, int stages, int& st
     start(started++);
     ptx::copy_commit();
   }
-  if (started - t > 1) ptx::copy_wait<1>();
-  else ptx::copy_wait<0>();
+  switch (started - t) {  // tile t and those after it are in flight
+    case 4: return ptx::copy_wait<3>();
+    case 3: return ptx::copy_wait<2>();
+    case 2: return ptx::copy_wait<1>();
+    default: return ptx::copy_wait<0>();
+  }
 }
 
 // Shapes and warp positions of one pair of widths.
-template <int DK_, int DV_>
+template <int DK_, int DV_, typename Shape_ = LinearShape<DK_, DV_>>
 struct Packed {
   static constexpr int DK = DK_, DV = DV_;
-  using Shape = LinearShape<DK, DV>;
+  using Shape = Shape_;
   static constexpr int kThreads = Shape::kWarps * 32;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kRN = Shape::kWarps / (kRows / 16);
