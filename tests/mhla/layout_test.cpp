@@ -143,6 +143,10 @@ TEST(Layout, HugeSizesAreErrorsInsteadOfOverflow) {
             std::string::npos);
   EXPECT_NE(error_of([] { BlockLayout::sequence(kHuge, {.block = {1}}); }).find("blocks"),
             std::string::npos);
+  EXPECT_NE(error_of([] {
+              BlockLayout::packed({0, 200'000, 400'000}, {.block = {1}});
+            }).find("blocks in all"),
+            std::string::npos);
   EXPECT_EQ(BlockLayout::sequence(kHuge, {.block = {kHuge}}).blocks().size(), 1u);
   EXPECT_EQ(BlockLayout::sequence(kHuge, {.blocks = {7}}).blocks().size(), 7u);
 }

@@ -200,6 +200,16 @@ TEST(Resample, CausalUniformStaysCausalUniform) {
   }
 }
 
+TEST(Resample, AxesThatStayAsTheyAreDoNotSpreadNaN) {
+  MixingMatrix m = arbitrary(4);
+  for (int j = 0; j < 4; ++j) m.at(2, j) = std::nanf("");  // a query block of the second row
+  const auto moved = m.resample(blocks({2, 2}), blocks({2, 4}));
+  for (int j = 0; j < 8; ++j) {
+    for (int i = 0; i < 4; ++i) EXPECT_GT(moved.at(i, j), 0) << i << ' ' << j;
+    EXPECT_TRUE(std::isnan(moved.at(4, j)));
+  }
+}
+
 TEST(Resample, RefusesLayoutsThatDoNotFit) {
   const MixingMatrix m = arbitrary(6);
   EXPECT_REFUSED(m.resample(blocks({6}), blocks({2, 3})), "same number of axes");

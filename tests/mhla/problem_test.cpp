@@ -33,10 +33,10 @@ TEST(Problem, TextReadsBackToTheSameProblem) {
 }
 
 TEST(Problem, TextFollowsTheVocabularyOfTheCommandLine) {
-  const Problem p = parse_problem("grid=32x32 block=8x8 heads=6 dk=64 mask=block_causal");
+  const Problem p = parse_problem("grid=32x32 block=8x8 heads=6 dk=48 mask=block_causal");
   EXPECT_EQ(p.layout, BlockLayout::grid({32, 32}, {.block = {8, 8}}));
   EXPECT_EQ(p.heads, 6);
-  EXPECT_EQ(p.dv, 64) << "dv follows dk when it is left out";
+  EXPECT_EQ(p.dv, 48) << "dv follows dk when it is left out";
   EXPECT_EQ(p.mask, Mask::block_causal);
   EXPECT_EQ(p.normalizer, Normalizer::exact);
 }
@@ -110,6 +110,9 @@ TEST(Problem, NumbersOutOfRangeAreRefused) {
             std::string::npos);
   EXPECT_NE(message([](Problem& p) { p.dk = p.dv = std::int64_t{1} << 40; }).find("overflow"),
             std::string::npos);
+  EXPECT_NE(message([](Problem& p) { p.dk = p.dv = std::int64_t{1} << 29; }).find("overflow"),
+            std::string::npos)
+      << "bytes of all summaries";
   EXPECT_NE(message([](Problem& p) { p.mask = static_cast<Mask>(9); }).find("unknown value 9"),
             std::string::npos);
   EXPECT_EQ(message([](Problem& p) { p.batch = 0; }), "") << "an empty batch is no error";

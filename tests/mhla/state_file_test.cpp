@@ -1,8 +1,10 @@
 // State files: written whole, read back exactly, and refused when anything about them is wrong.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -216,6 +218,26 @@ class StateFiles : public testing::Test {
   fs::path folder_;
 };
 
+// Files may hold 16 bytes while it lives: a write fails in the middle, as on a full disk.
+class SmallDisk {
+ public:
+  SmallDisk() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const ::rlimit limit{.rlim_cur = 16, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  ::rlimit before_{};
+};
+
 TEST_F(StateFiles, SaveReplacesTheOldFileAndLeavesNoOther) {
   const State first = state_of(file_problem(), random_mixing(0, 3, 2), 2);
   const State second = state_of(file_problem(), random_mixing(0, 3, 2), 5);
@@ -230,6 +252,11 @@ TEST_F(StateFiles, FailedSavesLeaveEverythingAsItWas) {
   expect_io_error([&] { state.save(path("missing/prompt")); }, "cannot create");
   fs::create_directories(path("folder/inside"));
   expect_io_error([&] { state.save(path("folder")); }, "cannot replace");
+  {
+    const SmallDisk disk;
+    expect_io_error([&] { state.save(path("prompt")); }, "cannot write");
+  }
+  EXPECT_EQ(files(), 1U) << "what was begun is removed";
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   expect_io_error([&] { state.save(path("pipe")); }, "not a regular file");
   EXPECT_TRUE(fs::is_fifo(path("pipe")));
