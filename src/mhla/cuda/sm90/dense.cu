@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "mhla/core/cost.h"
+#include "mhla/cuda/arguments.h"
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/sm90/dense_plan.h"
 
@@ -14,19 +15,6 @@ struct Prepared {
   DensePlan plan;
   DenseTables tables;
 };
-
-RowTensor row_tensor(const TensorView& view) {
-  if (!view.defined()) return {};
-  const auto aligned = [](std::int64_t elements) { return elements % 8 == 0; };
-  const bool vectors = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-                       aligned(view.strides[0]) && aligned(view.strides[1]) &&
-                       aligned(view.strides[2]) && aligned(view.shape[3]);
-  return {.data = view.data,
-          .batch_stride = view.strides[0],
-          .token_stride = view.strides[1],
-          .head_stride = view.strides[2],
-          .vectors = vectors};
-}
 
 std::size_t align(std::size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -66,11 +54,15 @@ DenseArgs common_args(const PlanData& data, DenseKernel kernel, const TensorView
   args.mixing_column_stride = static_cast<int>(mixing.strides[transposed ? row : column]);
   args.row_blocks =
       static_cast<int>((transposed ? problem.keys() : problem.layout).mixing_size());
+  args.column_blocks =
+      static_cast<int>((transposed ? problem.layout : problem.keys()).mixing_size());
   args.slots = stage.slots;
   args.row_buffers = stage.row_buffers;
   args.slot_bytes = stage.slot_bytes;
+  args.tables = stage.tables;
+  args.table_bytes = stage.table_bytes;
+  args.tables_stay = stage.tables_stay;
   args.resident = stage.resident;
-  args.tables_stay = stage.tables_stay && !problem.mixing_per_head;
   return args;
 }
 

@@ -13,20 +13,37 @@
 namespace mhla::cuda::sm90 {
 
 inline constexpr int kTile = 64;           // tokens of a tile: rows of a warpgroup's product
-inline constexpr int kWarpgroups = 2;      // that compute; a third one loads
-inline constexpr int kThreads = 128 * (kWarpgroups + 1);
-// NOTE: the threads of a block share what was there at launch, 168 registers each: a sum above
-// kThreads * 168 would hang.
-inline constexpr int kLoaderRegisters = 72, kComputeRegisters = 216;
-static_assert(128 * (kLoaderRegisters + kWarpgroups * kComputeRegisters) <= kThreads * 168);
 inline constexpr int kMaxSlots = 8;        // column tiles in shared memory
 inline constexpr int kMaxRowBuffers = 2;   // row tiles of a warpgroup in shared memory
-inline constexpr int kWeightStride = 72;   // floats; 8 banks from one block to the next
+// Weights of a row block for 64 columns: the 16 columns of a quad's thread lie together, 80 bytes from
+// one thread's to the next, which keeps 16-byte loads of a warp apart.
+inline constexpr int kQuadStride = 20, kWeightStride = 4 * kQuadStride;  // floats
 inline constexpr int kMaxBlocks = 64;      // rows or columns of the mixing matrix
 inline constexpr int kMaxWidth = 128;      // dk and dv
 inline constexpr int kBarrierBytes = 384;  // three a slot and row buffer
 
 enum class Feature : int { relu_eps, relu, elu1, identity };  // the order of mhla::FeatureMap
+
+enum class DenseKernel : int { forward, d_query, d_key };
+
+// Warpgroups that compute; one more loads. Three where their registers allow it: the products of one
+// hide the arithmetic of another.
+constexpr int compute_warpgroups(DenseKernel kernel, int width) {
+  return kernel != DenseKernel::d_key && width <= 72 ? 3 : 2;
+}
+constexpr int dense_threads(int warpgroups) { return 128 * (warpgroups + 1); }
+// NOTE: setmaxnreg deals out what the block got at launch, 65536 / threads each, rounded down to a
+// multiple of 8; asking for more would hang.
+constexpr int compute_registers(DenseKernel kernel, int width) {
+  if (kernel == DenseKernel::d_key) return width >= 72 ? 224 : 216;
+  if (compute_warpgroups(kernel, width) == 2) return 216;
+  return 152;
+}
+constexpr int loader_registers(DenseKernel kernel, int width) {
+  const int warpgroups = compute_warpgroups(kernel, width), threads = dense_threads(warpgroups);
+  return 65536 / threads / 8 * 8 * (warpgroups + 1) - warpgroups * compute_registers(kernel, width);
+}
+
 enum class Seen : int { all, blocks_before, tokens_before };  // none, block_causal, causal
 
 // Rows that one thread block works on, and the columns they see.
@@ -58,7 +75,7 @@ struct DenseArgs {
   const float* mixing;  // weight of (row block i, column block b) at i * row_stride + b * column_stride
   std::int64_t mixing_head_stride;
   int mixing_row_stride, mixing_column_stride;
-  int row_blocks;  // rows of the weight table
+  int row_blocks, column_blocks;  // of the mixing matrix
 
   RowTensor row_x, row_z;        // [B, row tokens, H, dk], [B, row tokens, H, dv]
   RowTensor column_x, column_z;  // [B, column tokens, H, dk], [B, column tokens, H, dv]
@@ -70,25 +87,34 @@ struct DenseArgs {
   std::int64_t mixing_sums_stride;
   int mixing_sums_by_head;     // slot = (batch, head) instead of thread block
 
-  // Shared memory: barriers, row tiles [warpgroup][buffer], column slots.
+  // Shared memory: barriers, row tiles [warpgroup][buffer], tables, column slots.
   int slots, row_buffers, slot_bytes;
-  int tables_stay;  // a slot always holds the same columns, and so do its tables
+  int tables, table_bytes;
+  int tables_stay;  // one table a column tile, written once; otherwise one a slot
   int resident;     // all columns of a group fit the slots and are loaded once
 };
 
-// Bytes of one column slot, part by part.
+// Byte offsets inside a column slot. ones: z carries eight more columns, (1, 0, ..., 0).
+// sums: what the kernel of d_k and d_v needs.
 struct SlotPlan {
-  int z, weights, order, factors, one_hot, bytes;
+  int z, factors, bytes;
 };
-// ones: z carries eight more columns, (1, 0, ..., 0). sums: what the kernel of d_k and d_v needs.
-constexpr SlotPlan slot_plan(int width, int row_blocks, bool ones, bool sums, int mixing_blocks) {
+constexpr SlotPlan slot_plan(int width, bool ones, bool sums) {
   SlotPlan plan{};
   plan.z = kTile * width * 2;
-  plan.weights = plan.z + kTile * (width + (ones ? 8 : 0)) * 2;
-  plan.order = plan.weights + (row_blocks * kWeightStride * 4 + 127) / 128 * 128;
-  plan.factors = plan.order + kTile * 4;
-  plan.one_hot = plan.factors + (sums ? kTile * 8 : 0);
-  plan.bytes = plan.one_hot + (sums ? kTile * mixing_blocks * 2 : 0);
+  plan.factors = plan.z + kTile * (width + (ones ? 8 : 0)) * 2;
+  plan.bytes = plan.factors + (sums ? kTile * 8 : 0);
+  return plan;
+}
+// Byte offsets inside what depends on the blocks of a column tile only; the weights come first.
+struct TablePlan {
+  int order, one_hot, bytes;
+};
+constexpr TablePlan table_plan(int row_blocks, bool sums, int mixing_blocks) {
+  TablePlan plan{};
+  plan.order = (row_blocks * kWeightStride * 4 + 127) / 128 * 128;
+  plan.one_hot = plan.order + kTile * 4;
+  plan.bytes = plan.one_hot + (sums ? kTile * mixing_blocks * 4 : 0);
   return plan;
 }
 

@@ -60,61 +60,58 @@ struct KeyRows {
 };
 
 template <typename T, int D, int kMixingBlocks>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::d_key, D)), 1)
     dense_backward_key_kernel(const __grid_constant__ DenseArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const Shared<D, true> shared(args, ptx::shared_address(memory));
-  if (begin_roles(shared)) {
-    give_registers<kLoaderRegisters>();
-    Loader<T, D, true, false, true, kMixingBlocks>(args, shared.base).run(1);
+  constexpr int kWarpgroups = compute_warpgroups(DenseKernel::d_key, D);
+  const Shared<D, true, kWarpgroups> shared(args, ptx::shared_address(memory));
+  if (begin_roles<true, kMixingBlocks>(shared)) {
+    give_registers<loader_registers(DenseKernel::d_key, D)>();
+    Loader<T, D, kWarpgroups, true, false, true, kMixingBlocks>(args, shared.base).run(1);
     return;
   }
-  take_registers<kComputeRegisters>();
+  take_registers<compute_registers(DenseKernel::d_key, D)>();
 
   // Columns at a time: with all 64, the operands in flight and the next scores overflow the registers.
   constexpr int kN = 32;
   constexpr int kGroups = D / 8;
   constexpr int kPartBytes = kN / 8 * kGroups * kCore;  // from one part of a tile to the next
   const int warpgroup = warpgroup_index();
-  const SlotPlan plan = slot_plan(D, args.row_blocks, false, true, kMixingBlocks);
+  constexpr SlotPlan plan = slot_plan(D, false, true);
+  const TablePlan tables = table_plan(args.row_blocks, true, kMixingBlocks);
+  const Slope<T> slope(args.feature);
+  DenseGroup group = args.groups[0];
   Ring row_ring;
   ColumnWalk walk(args);
+  Turns<kWarpgroups, false> turns;
+  RowIds ids;
+  bool asked = false;
   for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
-    const Work work(args, item);
+    const Work work(args, group, item);
     walk.begin_item();
-    for (int pass = 0; pass < work.passes; ++pass) {
-      walk.begin_sweep(pass + 1 == work.passes);
-      const int first = (pass * kWarpgroups + warpgroup) * kTile;
-      if (first >= work.group.rows) {
-        skip_sweep(shared, walk, work.group.columns);
-        continue;
-      }
+    const int my_first = turns.tile_of(warpgroup);
+    if (my_first >= work.tiles) {
+      walk.begin_sweep(true);
+      skip_sweep(shared, walk, work.group.columns);
+      asked = false;
+    }
+    for (int tile = my_first; tile < work.tiles; tile += kWarpgroups) {
+      walk.begin_sweep(tile + kWarpgroups >= work.tiles);
+      const int first = tile * kTile;
 
-      // Keys and values of this tile; sums of earlier heads
-      const Rows rows(args, work.group.row_first + first, work.group.rows - first);
+      // Keys and values of this tile
+      if (!asked) ids.load(args, work.group.row_first + first, work.group.rows - first);
+      const Rows rows(ids, work.group.row_first + first, work.group.rows - first);
       const int row_buffer = row_ring.index;
       KeyRows<T, D> keys;
       barrier_wait(shared.row_full(warpgroup, row_buffer), row_ring.parity);
       keys.load(shared.row_tile(warpgroup, row_buffer));
       if constexpr (KeyRows<T, D>::kInRegisters) release(shared.row_empty(warpgroup, row_buffer));
       row_ring.advance(shared.buffers);
-      float* sums = args.mixing_sums + threadIdx.x % 4 * 2 +
-                    (args.mixing_sums_by_head ? work.pair : static_cast<int>(blockIdx.x)) *
-                        args.mixing_sums_stride;
-      const bool fresh = args.mixing_sums_by_head || item == static_cast<int>(blockIdx.x);
-      float dm[kMixingBlocks / 2];
-#pragma unroll
-      for (int g = 0; g < kMixingBlocks / 8; ++g) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float2 x = {};
-          if (args.mixing_sums != nullptr && !fresh && rows.valid[i]) {
-            x = *reinterpret_cast<const float2*>(sums + rows.token[i] * kMixingBlocks + 8 * g);
-          }
-          dm[4 * g + 2 * i] = x.x, dm[4 * g + 2 * i + 1] = x.y;
-        }
-      }
+      load_next(ids, args, work, item, tile, warpgroup, turns);
+      asked = true;
 
+      float dm[kMixingBlocks / 2] = {};
       float dk[D / 2] = {}, dv[D / 2] = {};
       float s[kN / 2], dp[kN / 2];
       barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
@@ -123,69 +120,87 @@ __global__ void __launch_bounds__(kThreads, 1)
                               shared.slot(walk.ring.index) + plan.z);
       wgmma_commit();
       wgmma_wait<0>();
-      int part = 0;  // of the tile
-      for (int c = kN;; c += kN) {
-        const int current = walk.ring.index;
-        const std::uint32_t slot = shared.slot(current);
-        const int first_group = part * (kN / 8);
 
-        // P, dS and E
-        // NOTE: E is split into two bf16 terms, since rounding it once would show in d_m.
-        std::uint32_t p[kN / 16][4], ds[kN / 16][4], e[kN / 16][4], e_rest[kN / 16][4];
+      // P in place of S, dS in place of dP, and E
+      float et[kN / 2];
+      int part = 0;  // of the column tile
+      const auto weigh = [&](int tile_index) {
+        const std::uint32_t table = shared.table(tile_index, walk.ring.index);
+        const std::uint32_t factors =
+            shared.slot(walk.ring.index) + plan.factors + threadIdx.x % 4 * 16;
         by_mask(args, [&]<bool kCausal>() {
+          float m[2][4];
 #pragma unroll
           for (int g = 0; g < kN / 8; ++g) {
-            const int group = first_group + g;
-            float m[4], a[4], b[4];
-            load_weights<true, kCausal>(m, rows, slot + plan.weights, slot + plan.order, group);
-            const float4 f = load_shared_4(slot + plan.factors + group * 64 + threadIdx.x % 4 * 16);
+            const int group = part * (kN / 8) + g;
+            if (g % 2 == 0) load_weights<true, kCausal>(m, rows, table, table + tables.order, group);
+            const float4 f = load_shared_4(factors + group * 64);
+            float a[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[i] = s[4 * g + i] * (i % 2 ? f.z : f.x);
+            if constexpr (kCausal) hide<true>(a, rows, table + tables.order, group);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              a[i] = s[4 * g + i] * (i % 2 ? f.z : f.x);
-              b[i] = dp[4 * g + i] - (i % 2 ? f.w : f.y);
-            }
-            if constexpr (kCausal) hide<true>(a, rows, slot + plan.order, group);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const int at = g % 2 * 2 + i;
-              p[g / 2][at] = pack_pair<T>(a[2 * i] * m[2 * i], a[2 * i + 1] * m[2 * i + 1]);
-              ds[g / 2][at] =
-                  pack_pair<T>(b[2 * i] * (m[2 * i] * f.x), b[2 * i + 1] * (m[2 * i + 1] * f.z));
-              const float e0 = a[2 * i] * b[2 * i], e1 = a[2 * i + 1] * b[2 * i + 1];
-              e[g / 2][at] = ptx::pack_bf16(e0, e1);
-              const float2 rounded = unpack_pair<bf16>(e[g / 2][at]);
-              e_rest[g / 2][at] = ptx::pack_bf16(e0 - rounded.x, e1 - rounded.y);
+              const float w = m[g % 2][i], b = dp[4 * g + i] - (i % 2 ? f.w : f.y);
+              s[4 * g + i] = a[i] * w;
+              dp[4 * g + i] = b * (w * (i % 2 ? f.z : f.x));
+              et[4 * g + i] = a[i] * b;
             }
           }
         });
-
-        // Gradients; scores of the next columns
-        wgmma_fence();
+      };
+      std::uint32_t p[kN / 16][4], ds[kN / 16][4], e[kN / 8][4];
+      const auto round = [&] {
+#pragma unroll
+        for (int i = 0; i < kN / 4; ++i) {
+          p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
+          ds[i / 4][i % 4] = pack_pair<T>(dp[2 * i], dp[2 * i + 1]);
+          e[i / 2][i % 2] = ptx::round_tf32(et[2 * i]);
+          e[i / 2][i % 2 + 2] = ptx::round_tf32(et[2 * i + 1]);
+        }
+      };
+      const auto issue_gradients = [&](int tile_index, int slot_index, int from) {
+        const std::uint32_t slot = shared.slot(slot_index);
+        const std::uint32_t one_hot = shared.table(tile_index, slot_index) + tables.one_hot;
 #pragma unroll
         for (int step = 0; step < kN / 16; ++step) {
-          const int at = part * (kN / 16) + step;
+          const int at = from * (kN / 16) + step;
           wgmma<T, D, true, true>(dv, p[step], tokens_inner<kGroups>(slot + plan.z, at));
           wgmma<T, D, true, true>(dk, ds[step], tokens_inner<kGroups>(slot, at));
-          const auto blocks = tokens_inner<kMixingBlocks / 8>(slot + plan.one_hot, at);
-          wgmma<bf16, kMixingBlocks, true, true>(dm, e[step], blocks);
-          wgmma<bf16, kMixingBlocks, true, true>(dm, e_rest[step], blocks);
+        }
+#pragma unroll
+        for (int g = 0; g < kN / 8; ++g) {
+          const int offset = (from * (kN / 8) + g) * (kMixingBlocks / 8) * 2 * kCore;
+          wgmma_tf32<kMixingBlocks>(dm, e[g], operand(one_hot, offset, kCore, 2 * kCore));
         }
         wgmma_commit();
-        const bool more = c < work.group.columns;
-        const bool finished = !more || part == kTile / kN - 1;
+      };
+      weigh(0);
+      round();
+      for (int c = kN; c < work.group.columns; c += kN) {
+        const int current = walk.ring.index, current_part = part;
+        const bool finished = part == kTile / kN - 1;
         part = finished ? 0 : part + 1;
         if (finished) walk.ring.advance(shared.slots);
-        if (more) {
-          const std::uint32_t next = shared.slot(walk.ring.index) + part * kPartBytes;
-          barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
-          wgmma_fence();
-          keys.template issue<kN>(s, dp, next, next + plan.z);
-          wgmma_commit();
-        }
+
+        // Scores of the next columns, then gradients from these
+        const std::uint32_t next = shared.slot(walk.ring.index) + part * kPartBytes;
+        barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+        wgmma_fence();
+        keys.template issue<kN>(s, dp, next, next + plan.z);
+        wgmma_commit();
+        issue_gradients((c - kN) / kTile, current, current_part);
+        wgmma_wait<1>();
+        weigh(c / kTile);
         wgmma_wait<0>();
         if (finished && walk.last) release(shared.column_empty(current));
-        if (!more) break;
+        round();
       }
+      wgmma_fence();
+      issue_gradients((work.group.columns - 1) / kTile, walk.ring.index, part);
+      wgmma_wait<0>();
+      if (walk.last) release(shared.column_empty(walk.ring.index));
+      walk.ring.advance(shared.slots);
 
       // Feature map, write
       std::uint32_t words[kGroups][2];
@@ -194,8 +209,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float2 phi = unpack_pair<T>(keys.key_pair(g, i));
-          words[g][i] = pack_pair<T>(dk[4 * g + 2 * i] * feature_slope<T>(args.feature, phi.x),
-                                     dk[4 * g + 2 * i + 1] * feature_slope<T>(args.feature, phi.y));
+          words[g][i] = pack_pair<T>(dk[4 * g + 2 * i] * slope(phi.x),
+                                     dk[4 * g + 2 * i + 1] * slope(phi.y));
         }
       }
       if constexpr (!KeyRows<T, D>::kInRegisters) release(shared.row_empty(warpgroup, row_buffer));
@@ -207,13 +222,25 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       store_rows<T, D>(args.out_z, work.batch, work.head, rows, args.dv, words);
       if (args.mixing_sums == nullptr) continue;
+
+      // Mixing gradient, added to that of this thread block's earlier heads
+      // NOTE: an address belongs to one thread, so additions in memory keep their order.
+      const bool fresh = args.mixing_sums_by_head || item == static_cast<int>(blockIdx.x);
+      float* sums = args.mixing_sums + threadIdx.x % 4 * 2 +
+                    (args.mixing_sums_by_head ? work.pair : static_cast<int>(blockIdx.x)) *
+                        args.mixing_sums_stride;
 #pragma unroll
       for (int g = 0; g < kMixingBlocks / 8; ++g) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (!rows.valid[i]) continue;
-          *reinterpret_cast<float2*>(sums + rows.token[i] * kMixingBlocks + 8 * g) =
-              make_float2(dm[4 * g + 2 * i], dm[4 * g + 2 * i + 1]);
+          float* to = sums + rows.token[i] * kMixingBlocks + 8 * g;
+          if (fresh) {
+            *reinterpret_cast<float2*>(to) = make_float2(dm[4 * g + 2 * i], dm[4 * g + 2 * i + 1]);
+          } else {
+            atomicAdd(to, dm[4 * g + 2 * i]);
+            atomicAdd(to + 1, dm[4 * g + 2 * i + 1]);
+          }
         }
       }
     }

@@ -14,44 +14,55 @@ __device__ __forceinline__ float sum_of_quad(float x) {
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::d_query, D)), 1)
     dense_backward_query_kernel(const __grid_constant__ DenseArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const Shared<D, true> shared(args, ptx::shared_address(memory));
-  if (begin_roles(shared)) {
-    give_registers<kLoaderRegisters>();
-    Loader<T, D, true, false, false, 0>(args, shared.base).run(args.normalize ? 2 : 1);
+  constexpr int kWarpgroups = compute_warpgroups(DenseKernel::d_query, D);
+  const Shared<D, true, kWarpgroups> shared(args, ptx::shared_address(memory));
+  if (begin_roles<false, 0>(shared)) {
+    give_registers<loader_registers(DenseKernel::d_query, D)>();
+    Loader<T, D, kWarpgroups, true, false, false, 0>(args, shared.base).run(args.normalize ? 2 : 1);
     return;
   }
-  take_registers<kComputeRegisters>();
+  take_registers<compute_registers(DenseKernel::d_query, D)>();
 
   constexpr int kGroups = D / 8;
   const int warpgroup = warpgroup_index();
-  const SlotPlan plan = slot_plan(D, args.row_blocks, false, false, 0);
+  constexpr SlotPlan plan = slot_plan(D, false, false);
+  const TablePlan tables = table_plan(args.row_blocks, false, 0);
+  const Slope<T> slope(args.feature);
+  DenseGroup group = args.groups[0];
   Ring row_ring;
   ColumnWalk walk(args);
+  Turns<kWarpgroups, true> turns;
+  RowIds ids;
+  bool asked = false;
   for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
-    const Work work(args, item);
+    const Work work(args, group, item);
     walk.begin_item();
-    for (int pass = 0; pass < work.passes; ++pass) {
-      const bool last_pass = pass + 1 == work.passes;
-      const int first = (pass * kWarpgroups + warpgroup) * kTile;
-      if (first >= work.group.rows) {
-        for (int sweep = args.normalize ? 0 : 1; sweep < 2; ++sweep) {
-          walk.begin_sweep(last_pass && sweep == 1);
-          skip_sweep(shared, walk, work.group.columns);
-        }
-        continue;
+    const int my_first = turns.tile_of(warpgroup);
+    if (my_first >= work.tiles) {
+      for (int sweep = args.normalize ? 0 : 1; sweep < 2; ++sweep) {
+        walk.begin_sweep(sweep == 1);
+        skip_sweep(shared, walk, work.group.columns);
       }
+      asked = false;
+    }
+    for (int tile = my_first; tile < work.tiles; tile += kWarpgroups) {
+      const bool last_tile = tile + kWarpgroups >= work.tiles;
+      const int first = tile * kTile;
 
       // Queries and output gradients of this tile
-      const Rows rows(args, work.group.row_first + first, work.group.rows - first);
+      if (!asked) ids.load(args, work.group.row_first + first, work.group.rows - first);
+      const Rows rows(ids, work.group.row_first + first, work.group.rows - first);
       Fragments<D> q, d_o;
       barrier_wait(shared.row_full(warpgroup, row_ring.index), row_ring.parity);
       q.load(shared.row_tile(warpgroup, row_ring.index));
       d_o.load(shared.row_tile(warpgroup, row_ring.index) + kTile * D * 2);
       release(shared.row_empty(warpgroup, row_ring.index));
       row_ring.advance(shared.buffers);
+      load_next(ids, args, work, item, tile, warpgroup, turns);
+      asked = true;
 
       // First sweep: denominator and mean
       float scale[2] = {args.scale, args.scale}, mean[2] = {};
@@ -60,6 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         float den[2] = {}, sum[2] = {};
         for (int c = 0; c < work.group.columns; c += kTile) {
           const std::uint32_t slot = shared.slot(walk.ring.index);
+          const std::uint32_t table = shared.table(c / kTile, walk.ring.index);
           barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
           float s[kTile / 2], dp[kTile / 2];
           wgmma_fence();
@@ -68,13 +80,13 @@ __global__ void __launch_bounds__(kThreads, 1)
           wgmma_commit();
           wgmma_wait<0>();
           by_mask(args, [&]<bool kCausal>() {
+            float m[2][4];
 #pragma unroll
             for (int g = 0; g < kTile / 8; ++g) {
-              float m[4];
-              load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
+              if (g % 2 == 0) load_weights<false, kCausal>(m, rows, table, table + tables.order, g);
 #pragma unroll
               for (int i = 0; i < 4; ++i) {
-                const float a = m[i] * s[4 * g + i];
+                const float a = m[g % 2][i] * s[4 * g + i];
                 den[i / 2] += a;
                 sum[i / 2] += a * dp[4 * g + i];
               }
@@ -97,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
 
       // Second sweep: d_q
-      walk.begin_sweep(last_pass);
+      walk.begin_sweep(last_tile);
       float dq[D / 2] = {};
       float dp[kTile / 2];
       barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
@@ -105,41 +117,51 @@ __global__ void __launch_bounds__(kThreads, 1)
       issue_scores<T, D, kTile>(dp, d_o, shared.slot(walk.ring.index) + plan.z);
       wgmma_commit();
       wgmma_wait<0>();
-      for (int c = kTile;; c += kTile) {
-        const int current = walk.ring.index;
-        const std::uint32_t slot = shared.slot(current);
-        walk.ring.advance(shared.slots);
-        std::uint32_t ds[kTile / 16][4];
+      const auto weigh = [&](int tile_index) {
+        const std::uint32_t table = shared.table(tile_index, walk.ring.index);
         by_mask(args, [&]<bool kCausal>() {
+          float m[2][4];
 #pragma unroll
           for (int g = 0; g < kTile / 8; ++g) {
-            float m[4];
-            load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
+            if (g % 2 == 0) load_weights<false, kCausal>(m, rows, table, table + tables.order, g);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              ds[g / 2][g % 2 * 2 + i] =
-                  pack_pair<T>((dp[4 * g + 2 * i] - mean[i]) * m[2 * i],
-                               (dp[4 * g + 2 * i + 1] - mean[i]) * m[2 * i + 1]);
-            }
+            for (int i = 0; i < 4; ++i) dp[4 * g + i] = (dp[4 * g + i] - mean[i / 2]) * m[g % 2][i];
           }
         });
-        wgmma_fence();
+      };
+      std::uint32_t ds[kTile / 16][4];
+      const auto round = [&] {
+#pragma unroll
+        for (int i = 0; i < kTile / 4; ++i) ds[i / 4][i % 4] = pack_pair<T>(dp[2 * i], dp[2 * i + 1]);
+      };
+      const auto issue_gradient = [&](int slot_index) {
 #pragma unroll
         for (int step = 0; step < kTile / 16; ++step) {
-          wgmma<T, D, true, true>(dq, ds[step], tokens_inner<kGroups>(slot, step));
+          wgmma<T, D, true, true>(dq, ds[step], tokens_inner<kGroups>(shared.slot(slot_index), step));
         }
         wgmma_commit();
-        const bool more = c < work.group.columns;
-        if (more) {
-          barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
-          wgmma_fence();
-          issue_scores<T, D, kTile>(dp, d_o, shared.slot(walk.ring.index) + plan.z);
-          wgmma_commit();
-        }
+      };
+      weigh(0);
+      round();
+      for (int c = kTile; c < work.group.columns; c += kTile) {
+        const int current = walk.ring.index;
+        walk.ring.advance(shared.slots);
+        barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
+        wgmma_fence();
+        issue_scores<T, D, kTile>(dp, d_o, shared.slot(walk.ring.index) + plan.z);
+        wgmma_commit();
+        issue_gradient(current);
+        wgmma_wait<1>();
+        weigh(c / kTile);
         wgmma_wait<0>();
         if (walk.last) release(shared.column_empty(current));
-        if (!more) break;
+        round();
       }
+      wgmma_fence();
+      issue_gradient(walk.ring.index);
+      wgmma_wait<0>();
+      if (walk.last) release(shared.column_empty(walk.ring.index));
+      walk.ring.advance(shared.slots);
 
       // Feature map, write
       std::uint32_t words[kGroups][2];
@@ -149,12 +171,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int i = 0; i < 2; ++i) {
           const float2 phi = unpack_pair<T>(q.pair(g, i));
           words[g][i] =
-              pack_pair<T>(dq[4 * g + 2 * i] * scale[i] * feature_slope<T>(args.feature, phi.x),
-                           dq[4 * g + 2 * i + 1] * scale[i] * feature_slope<T>(args.feature, phi.y));
+              pack_pair<T>(dq[4 * g + 2 * i] * scale[i] * slope(phi.x),
+                           dq[4 * g + 2 * i + 1] * scale[i] * slope(phi.y));
         }
       }
       store_rows<T, D>(args.out_x, work.batch, work.head, rows, args.dk, words);
     }
+    turns.next_item(work.tiles);
   }
 }
 

@@ -6,40 +6,51 @@
 namespace mhla::cuda::sm90 {
 
 template <typename T, int D>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::forward, D)), 1)
     dense_forward_kernel(const __grid_constant__ DenseArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const Shared<D, false> shared(args, ptx::shared_address(memory));
-  if (begin_roles(shared)) {
-    give_registers<kLoaderRegisters>();
-    Loader<T, D, false, true, false, 0>(args, shared.base).run(1);
+  constexpr int kWarpgroups = compute_warpgroups(DenseKernel::forward, D);
+  const Shared<D, false, kWarpgroups> shared(args, ptx::shared_address(memory));
+  if (begin_roles<false, 0>(shared)) {
+    give_registers<loader_registers(DenseKernel::forward, D)>();
+    Loader<T, D, kWarpgroups, false, true, false, 0>(args, shared.base).run(1);
     return;
   }
-  take_registers<kComputeRegisters>();
+  take_registers<compute_registers(DenseKernel::forward, D)>();
 
   constexpr int kGroups = D / 8;
   const int warpgroup = warpgroup_index();
-  const SlotPlan plan = slot_plan(D, args.row_blocks, true, false, 0);
+  constexpr SlotPlan plan = slot_plan(D, true, false);
+  const TablePlan tables = table_plan(args.row_blocks, false, 0);
+  DenseGroup group = args.groups[0];
   Ring row_ring;
   ColumnWalk walk(args);
+  Turns<kWarpgroups, true> turns;
+  RowIds ids;
+  bool asked = false;
   for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
-    const Work work(args, item);
+    const Work work(args, group, item);
     walk.begin_item();
-    for (int pass = 0; pass < work.passes; ++pass) {
-      walk.begin_sweep(pass + 1 == work.passes);
-      const int first = (pass * kWarpgroups + warpgroup) * kTile;
-      if (first >= work.group.rows) {
-        skip_sweep(shared, walk, work.group.columns);
-        continue;
-      }
+    const int my_first = turns.tile_of(warpgroup);
+    if (my_first >= work.tiles) {
+      walk.begin_sweep(true);
+      skip_sweep(shared, walk, work.group.columns);
+      asked = false;
+    }
+    for (int tile = my_first; tile < work.tiles; tile += kWarpgroups) {
+      walk.begin_sweep(tile + kWarpgroups >= work.tiles);
+      const int first = tile * kTile;
 
       // Queries of this tile
-      const Rows rows(args, work.group.row_first + first, work.group.rows - first);
+      if (!asked) ids.load(args, work.group.row_first + first, work.group.rows - first);
+      const Rows rows(ids, work.group.row_first + first, work.group.rows - first);
       Fragments<D> q;
       barrier_wait(shared.row_full(warpgroup, row_ring.index), row_ring.parity);
       q.load(shared.row_tile(warpgroup, row_ring.index));
       release(shared.row_empty(warpgroup, row_ring.index));
       row_ring.advance(shared.buffers);
+      load_next(ids, args, work, item, tile, warpgroup, turns);
+      asked = true;
 
       // NOTE: every product has finished where the loop turns; ptxas serialises them otherwise.
       float o[(D + 8) / 2] = {};  // the last group of 8 columns starts with the row sum
@@ -49,41 +60,56 @@ __global__ void __launch_bounds__(kThreads, 1)
       issue_scores<T, D, kTile>(s, q, shared.slot(walk.ring.index));
       wgmma_commit();
       wgmma_wait<0>();
-      for (int c = kTile;; c += kTile) {
-        const int current = walk.ring.index;
-        const std::uint32_t slot = shared.slot(current);
-        walk.ring.advance(shared.slots);
-
-        // Weights, rounding
-        std::uint32_t p[kTile / 16][4];
+      const auto weigh = [&](int tile_index) {
+        const std::uint32_t table = shared.table(tile_index, walk.ring.index);
         by_mask(args, [&]<bool kCausal>() {
+          float m[2][4];
 #pragma unroll
           for (int g = 0; g < kTile / 8; ++g) {
-            float m[4];
-            load_weights<false, kCausal>(m, rows, slot + plan.weights, slot + plan.order, g);
-            p[g / 2][g % 2 * 2] = pack_pair<T>(m[0] * s[4 * g], m[1] * s[4 * g + 1]);
-            p[g / 2][g % 2 * 2 + 1] = pack_pair<T>(m[2] * s[4 * g + 2], m[3] * s[4 * g + 3]);
+            if (g % 2 == 0) load_weights<false, kCausal>(m, rows, table, table + tables.order, g);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[4 * g + i] *= m[g % 2][i];
           }
         });
+      };
+      std::uint32_t p[kTile / 16][4];
+      const auto round = [&] {
+#pragma unroll
+        for (int i = 0; i < kTile / 4; ++i) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
+      };
+      weigh(0);
+      round();
+      for (int c = kTile; c < work.group.columns; c += kTile) {
+        const int current = walk.ring.index;
+        walk.ring.advance(shared.slots);
 
-        // Output and row sum; scores of the next columns
+        // Scores of the next columns, then output and row sum of these
+        barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
         wgmma_fence();
+        issue_scores<T, D, kTile>(s, q, shared.slot(walk.ring.index));
+        wgmma_commit();
 #pragma unroll
         for (int step = 0; step < kTile / 16; ++step) {
-          wgmma<T, D + 8, true, true>(o, p[step], tokens_inner<kGroups + 1>(slot + plan.z, step));
+          wgmma<T, D + 8, true, true>(o, p[step],
+                                      tokens_inner<kGroups + 1>(shared.slot(current) + plan.z, step));
         }
         wgmma_commit();
-        const bool more = c < work.group.columns;
-        if (more) {
-          barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
-          wgmma_fence();
-          issue_scores<T, D, kTile>(s, q, shared.slot(walk.ring.index));
-          wgmma_commit();
-        }
+        wgmma_wait<1>();
+        weigh(c / kTile);
         wgmma_wait<0>();
         if (walk.last) release(shared.column_empty(current));
-        if (!more) break;
+        round();
       }
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kTile / 16; ++step) {
+        wgmma<T, D + 8, true, true>(
+            o, p[step], tokens_inner<kGroups + 1>(shared.slot(walk.ring.index) + plan.z, step));
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      if (walk.last) release(shared.column_empty(walk.ring.index));
+      walk.ring.advance(shared.slots);
 
       // Normalise and write
       float factor[2];
@@ -101,6 +127,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       store_rows<T, D>(args.out_z, work.batch, work.head, rows, args.dv, words);
     }
+    turns.next_item(work.tiles);
   }
 }
 

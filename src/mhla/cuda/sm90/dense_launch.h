@@ -6,8 +6,6 @@
 
 namespace mhla::cuda::sm90 {
 
-enum class DenseKernel : int { forward, d_query, d_key };
-
 // width: 32, 64, 72, 96 or 128; mixing_blocks: 16 or 64, but not 64 with width 72.
 struct DenseLaunch {
   int width, mixing_blocks, grid, shared_bytes;

@@ -26,32 +26,43 @@ int compiled_width(std::int64_t width, int mixing_blocks) {
 
 int tiles(std::int64_t tokens) { return static_cast<int>((std::max<std::int64_t>(tokens, 1) + kTile - 1) / kTile); }
 
-// Two row buffers a warpgroup and as many column slots as fit; one row buffer when only then all
-// columns of a sequence stay in shared memory.
+// Two row buffers a warpgroup and as many column slots as fit; one row buffer when two leave little
+// room for the columns of the next sequence beside those in use.
 DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel kernel) {
   const bool transposed = kernel == DenseKernel::d_key;
   const BlockLayout& rows = transposed ? problem.keys() : problem.layout;
   const BlockLayout& columns = transposed ? problem.layout : problem.keys();
+  const bool forward = kernel == DenseKernel::forward;
   DenseStage stage;
-  stage.slot_bytes = slot_plan(plan.width, static_cast<int>(rows.mixing_size()),
-                               kernel == DenseKernel::forward, transposed, plan.mixing_blocks)
-                         .bytes;
-  const int row_bytes =
-      kWarpgroups * kTile * plan.width * 2 * (kernel == DenseKernel::forward ? 1 : 2);
+  stage.slot_bytes = slot_plan(plan.width, forward, transposed).bytes;
+  stage.table_bytes =
+      table_plan(static_cast<int>(rows.mixing_size()), transposed, plan.mixing_blocks).bytes;
+  const int warpgroups = compute_warpgroups(kernel, plan.width);
+  const int row_bytes = warpgroups * kTile * plan.width * 2 * (forward ? 1 : 2);
   int needed = 2;
   for (const Sequence& sequence : columns.sequences()) {
     needed = std::max(needed, tiles(sequence.tokens));
   }
+
+  // Tables that never change are shared by the slots that a column tile passes through.
+  const auto fit = [&](int buffers, bool stay) {
+    const int left = kSharedBytes - kBarrierBytes - buffers * row_bytes;
+    return stay ? (left - needed * stage.table_bytes) / stage.slot_bytes
+                : left / (stage.slot_bytes + stage.table_bytes);
+  };
+  const bool constant = columns.sequences().size() == 1 && !problem.mixing_per_head;
   const auto slots_beside = [&](int buffers) {
-    return std::min(kMaxSlots, (kSharedBytes - kBarrierBytes - buffers * row_bytes) / stage.slot_bytes);
+    const bool stay = constant && fit(buffers, true) >= needed;
+    return std::min(kMaxSlots, fit(buffers, stay));
   };
   stage.row_buffers = kMaxRowBuffers;
-  if (slots_beside(2) < needed && (slots_beside(1) >= needed || slots_beside(2) < 2)) {
-    stage.row_buffers = 1;
-  }
+  if (2 * slots_beside(2) < 3 * needed && slots_beside(1) > slots_beside(2)) stage.row_buffers = 1;
   stage.slots = slots_beside(stage.row_buffers);
   stage.resident = stage.slots >= needed;
-  stage.shared_bytes = kBarrierBytes + stage.row_buffers * row_bytes + stage.slots * stage.slot_bytes;
+  stage.tables_stay = constant && stage.resident && fit(stage.row_buffers, true) >= needed;
+  stage.tables = stage.tables_stay ? needed : stage.slots;
+  stage.shared_bytes = kBarrierBytes + stage.row_buffers * row_bytes +
+                       stage.slots * stage.slot_bytes + stage.tables * stage.table_bytes;
 
   // A thread block takes all rows of a sequence when its columns stay, unless that idles the chip.
   const std::int64_t sequences = static_cast<std::int64_t>(rows.sequences().size());
@@ -59,7 +70,7 @@ DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel
   for (std::int64_t s = 0; s < sequences; ++s) {
     const Sequence& r = rows.sequences()[s];
     const Sequence& c = columns.sequences()[s];
-    const std::int64_t step = whole ? std::max<std::int64_t>(r.tokens, 1) : kTile * kWarpgroups;
+    const std::int64_t step = whole ? std::max<std::int64_t>(r.tokens, 1) : kTile * warpgroups;
     for (std::int64_t first = 0; first < r.tokens; first += step) {
       stage.groups.push_back({.row_first = static_cast<int>(r.first_token + first),
                               .rows = static_cast<int>(std::min(step, r.tokens - first)),
@@ -67,8 +78,6 @@ DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel
                               .columns = static_cast<int>(c.tokens)});
     }
   }
-  stage.tables_stay = stage.resident && columns.sequences().size() == 1 &&
-                      stage.slots % tiles(columns.sequences()[0].tokens) == 0;
   return stage;
 }
 

@@ -12,7 +12,8 @@
 namespace mhla::cuda::sm90 {
 
 struct DenseStage {
-  int slots = 0, row_buffers = 0, slot_bytes = 0, shared_bytes = 0;
+  int slots = 0, row_buffers = 0, tables = 0;
+  int slot_bytes = 0, table_bytes = 0, shared_bytes = 0;
   bool resident = false, tables_stay = false;
   std::vector<DenseGroup> groups;
 };

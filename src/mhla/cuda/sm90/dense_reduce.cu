@@ -15,17 +15,20 @@ __global__ void __launch_bounds__(kReduceThreads) dense_reduce_kernel(const Dens
   const int part = static_cast<int>(threadIdx.x) / args.mixing_blocks;
   const int parts = kReduceThreads / args.mixing_blocks;
 
-  // Strided share of the (slot, token) pairs
+  // Each share walks the slots for its tokens
   const int first = block < args.key_blocks ? args.block_offsets[block] : 0;
   const int tokens = block < args.key_blocks ? args.block_offsets[block + 1] - first : 0;
-  const int pairs = tokens * (args.slots / args.heads);
+  const int turns = args.slots / args.heads;
+  const int lanes = tokens < parts ? max(tokens, 1) : parts;  // shares side by side over tokens
+  const int depth = parts / lanes;                            // shares side by side over slots
   float sum = 0.f;
-#pragma unroll 4
-  for (int p = part; p < pairs; p += parts) {
-    const int turn = p / tokens, token = args.token_list[first + p - turn * tokens];
-    const std::int64_t slot = static_cast<std::int64_t>(turn) * args.heads + head;
-    sum += args.sums[slot * args.sums_stride + static_cast<std::int64_t>(token) * args.mixing_blocks +
-                     row];
+  for (int t = part % lanes; t < tokens && part / lanes < depth; t += lanes) {
+    const float* from = args.sums + static_cast<std::int64_t>(args.token_list[first + t]) *
+                                        args.mixing_blocks + row;
+#pragma unroll 8
+    for (int turn = part / lanes; turn < turns; turn += depth) {
+      sum += from[(static_cast<std::int64_t>(turn) * args.heads + head) * args.sums_stride];
+    }
   }
 
   // Halving tree over the shares

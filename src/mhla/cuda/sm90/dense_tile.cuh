@@ -47,23 +47,36 @@ __device__ __forceinline__ float4 load_shared_4(std::uint32_t at) {
   return x;
 }
 
+// Blocks and ranks of this thread's two rows, asked for a tile ahead of their use.
+struct RowIds {
+  int block[2], order[2];
+
+  __device__ __forceinline__ void load(const DenseArgs& args, int first, int count) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + 8 * i;
+      const bool valid = row < count;
+      block[i] = valid ? args.row_block[first + row] : 0;
+      order[i] = args.seen == Seen::tokens_before && valid ? args.row_order[first + row] : 0;
+    }
+  }
+};
+
 // The two rows of this thread inside a tile of 64.
 struct Rows {
   int token[2];    // of the batch entry; may lie past the end
   bool valid[2];
-  int weights[2];  // byte offset of the row's block in the weight table of a slot
+  int weights[2];  // byte offset of the row's block and this thread's columns in a weight table
   int order[2];
 
-  __device__ Rows(const DenseArgs& args, int first, int count) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  __device__ __forceinline__ Rows(const RowIds& ids, int first, int count) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = warp * 16 + lane / 4 + 8 * i;
+      const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + 8 * i;
       token[i] = first + row;
       valid[i] = row < count;
-      const int block = valid[i] ? args.row_block[token[i]] : 0;
-      weights[i] = 4 * (block * kWeightStride + lane % 4 * 2);
-      order[i] = args.seen == Seen::tokens_before && valid[i] ? args.row_order[token[i]] : 0;
+      weights[i] = 4 * (ids.block[i] * kWeightStride + threadIdx.x % 4 * kQuadStride);
+      order[i] = ids.order[i];
     }
   }
 };
@@ -80,14 +93,20 @@ __device__ __forceinline__ void hide(float (&x)[4], const Rows& rows, std::uint3
   }
 }
 
-// Mixing weights of this thread's four scores in a group of 8 columns, zero where hidden.
+// Mixing weights of this thread's scores in two groups of 8 columns (from an even one on), zero where
+// hidden.
 template <bool kRowsAreKeys, bool kCausal>
-__device__ __forceinline__ void load_weights(float (&m)[4], const Rows& rows, std::uint32_t table,
+__device__ __forceinline__ void load_weights(float (&m)[2][4], const Rows& rows, std::uint32_t table,
                                              std::uint32_t order, int group) {
-  const float2 m0 = load_shared_2(table + rows.weights[0] + group * 32);
-  const float2 m1 = load_shared_2(table + rows.weights[1] + group * 32);
-  m[0] = m0.x, m[1] = m0.y, m[2] = m1.x, m[3] = m1.y;
-  if constexpr (kCausal) hide<kRowsAreKeys>(m, rows, order, group);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 w = load_shared_4(table + rows.weights[i] + group * 8);
+    m[0][2 * i] = w.x, m[0][2 * i + 1] = w.y, m[1][2 * i] = w.z, m[1][2 * i + 1] = w.w;
+  }
+  if constexpr (kCausal) {
+    hide<kRowsAreKeys>(m[0], rows, order, group);
+    hide<kRowsAreKeys>(m[1], rows, order, group + 1);
+  }
 }
 
 // Runs work<causal>() on one side of a branch, so that its loads are scheduled together.
@@ -124,31 +143,29 @@ __device__ __forceinline__ void store_rows(const RowTensor& tensor, int batch, i
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     T* row = tensor.head<T>(batch, head) + rows.token[i] * tensor.token_stride;
+    if (!tensor.vectors) {
 #pragma unroll
-    for (int g = 0; g < D / 8; g += 2) {
-      if (g + 1 < D / 8) {
-        const std::uint32_t mine = odd ? words[g + 1][i] : words[g][i];
-        const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[g][i] : words[g + 1][i], 1);
-        const int column = (odd ? g + 1 : g) * 8 + quad / 2 * 4;
-        const uint2 both = odd ? make_uint2(other, mine) : make_uint2(mine, other);
-        if (!rows.valid[i] || column >= width) continue;
-        if (tensor.vectors) {
-          *reinterpret_cast<uint2*>(row + column) = both;
-        } else {
-          for (int e = 0; e < 4 && column + e < width; ++e) {
-            const std::uint32_t word = e < 2 ? both.x : both.y;
-            row[column + e].bits = static_cast<std::uint16_t>(e % 2 ? word >> 16 : word);
-          }
-        }
-      } else {
+      for (int g = 0; g < D / 8; ++g) {
         const int column = g * 8 + quad * 2;
-        if (!rows.valid[i] || column >= width) continue;
-        if (tensor.vectors) {
-          *reinterpret_cast<std::uint32_t*>(row + column) = words[g][i];
-        } else {
-          row[column].bits = static_cast<std::uint16_t>(words[g][i]);
-          if (column + 1 < width) row[column + 1].bits = static_cast<std::uint16_t>(words[g][i] >> 16);
-        }
+        if (!rows.valid[i] || column >= width) break;
+        row[column].bits = static_cast<std::uint16_t>(words[g][i]);
+        if (column + 1 < width) row[column + 1].bits = static_cast<std::uint16_t>(words[g][i] >> 16);
+      }
+      continue;
+    }
+#pragma unroll
+    for (int g = 0; g + 1 < D / 8; g += 2) {
+      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[g][i] : words[g + 1][i], 1);
+      const int column = (odd ? g + 1 : g) * 8 + quad / 2 * 4;
+      if (rows.valid[i] && column < width) {
+        *reinterpret_cast<uint2*>(row + column) =
+            odd ? make_uint2(other, words[g + 1][i]) : make_uint2(words[g][i], other);
+      }
+    }
+    if constexpr (D / 8 % 2 != 0) {
+      const int column = D - 8 + quad * 2;
+      if (rows.valid[i] && column < width) {
+        *reinterpret_cast<std::uint32_t*>(row + column) = words[D / 8 - 1][i];
       }
     }
   }
@@ -159,19 +176,47 @@ __device__ __forceinline__ int warpgroup_index() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
 }
 
-// Sets the barriers up, then parts the thread block: returns true for the loading warpgroup.
-template <int D, bool kRowZ>
-__device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ>& shared) {
+// Sets the barriers up and writes the tables that stay, then parts the thread block: returns true for
+// the loading warpgroup.
+// NOTE: weights and blocks are read before the first copies start: behind them they would wait long.
+template <bool kSums, int kMixingBlocks, int D, bool kRowZ, int kWarpgroups>
+__device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ, kWarpgroups>& shared) {
+  using Layout = Shared<D, kRowZ, kWarpgroups>;
+  constexpr int kThreads = dense_threads(kWarpgroups);
+  const DenseArgs& args = shared.args;
   if (threadIdx.x == 0) {
     const auto init = [](std::uint32_t barriers, int warps) {
-      barrier_init(barriers + Shared<D, kRowZ>::kLanded, kLoadThreads);
-      barrier_init(barriers + Shared<D, kRowZ>::kFull, kLoadThreads);
-      barrier_init(barriers + Shared<D, kRowZ>::kEmpty, warps);
+      barrier_init(barriers + Layout::kLanded, kLoadThreads);
+      barrier_init(barriers + Layout::kFull, kLoadThreads);
+      barrier_init(barriers + Layout::kEmpty, warps);
     };
     for (int i = 0; i < shared.slots; ++i) init(shared.column_barriers(i), 4 * kWarpgroups);
     for (int i = 0; i < kWarpgroups * shared.buffers; ++i) {
       init(shared.row_barriers(i / shared.buffers, i % shared.buffers), 4);
     }
+  }
+  if (args.tables_stay) {
+    const DenseGroup group = args.groups[0];  // all groups see the same columns
+    const int thread = static_cast<int>(threadIdx.x), columns = args.tables * kTile;
+    const std::uint32_t mixing = shared.slot(0);  // still free
+    for (int i = thread; i < args.row_blocks * args.column_blocks; i += kThreads) {
+      const int row = i / args.column_blocks, block = i - row * args.column_blocks;
+      store_float(mixing + 4 * i, args.mixing[static_cast<std::int64_t>(row) * args.mixing_row_stride +
+                                              block * args.mixing_column_stride]);
+    }
+    for (int first = 0; first < columns; first += kThreads) {
+      const int column = first + thread;
+      const bool valid = column < group.columns;
+      const int token = group.column_first + column;
+      const int block = valid ? args.column_block[token] : 0;
+      const int order = valid && args.seen == Seen::tokens_before ? args.column_order[token] : 0;
+      if (first == 0) __syncthreads();
+      if (column >= columns) continue;
+      write_table<kSums, kMixingBlocks>(
+          args, shared.table(column / kTile), column % kTile, block, order, valid,
+          [&](int i) { return load_float(mixing + 4 * (i * args.column_blocks + block)); });
+    }
+    fence_async();
   }
   __syncthreads();
   return warpgroup_index() == kWarpgroups;
@@ -183,19 +228,36 @@ __device__ __forceinline__ void release(std::uint32_t empty) {
   if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
-// Which item, pass and tile a computing warpgroup is at.
+// Which item a computing warpgroup is at.
 struct Work {
-  int batch, head, pair, passes;
+  int batch, head, pair, tiles;
   DenseGroup group;
 
-  __device__ Work(const DenseArgs& args, int item) {
+  // current: the group of the item before; there is often only one.
+  __device__ Work(const DenseArgs& args, DenseGroup& current, int item) {
     pair = item / args.groups_count;
-    group = args.groups[item - pair * args.groups_count];
+    if (args.groups_count > 1) current = args.groups[item - pair * args.groups_count];
+    group = current;
     batch = pair / args.heads;
     head = pair - batch * args.heads;
-    passes = (group.rows + kTile * kWarpgroups - 1) / (kTile * kWarpgroups);
+    tiles = row_tiles(group);
   }
 };
+
+// Asks for the rows that the warpgroup takes after this tile.
+template <int kWarpgroups, bool kRotate>
+__device__ __forceinline__ void load_next(RowIds& ids, const DenseArgs& args, const Work& work, int item,
+                                          int tile, int warpgroup, Turns<kWarpgroups, kRotate> turns) {
+  DenseGroup group = work.group;
+  tile += kWarpgroups;
+  if (tile >= work.tiles) {
+    turns.next_item(work.tiles);
+    tile = turns.tile_of(warpgroup);
+    const int next = item + static_cast<int>(gridDim.x);
+    if (args.groups_count > 1 && next < args.items) group = args.groups[next % args.groups_count];
+  }
+  ids.load(args, group.row_first + tile * kTile, group.rows - tile * kTile);
+}
 
 // The column slots as one warpgroup walks them: sweeps over resident columns start again at the
 // same slot and free the slots in the last sweep of an item; other sweeps free them at once.
@@ -211,9 +273,9 @@ struct ColumnWalk {
   }
 };
 
-// Waits for all columns of a sweep and frees them: for a warpgroup without rows in this pass.
-template <int D, bool kRowZ>
-__device__ __forceinline__ void skip_sweep(const Shared<D, kRowZ>& shared, ColumnWalk& walk,
+// Waits for all columns of a sweep and frees them: for a warpgroup without rows in this item.
+template <int D, bool kRowZ, int kWarpgroups>
+__device__ __forceinline__ void skip_sweep(const Shared<D, kRowZ, kWarpgroups>& shared, ColumnWalk& walk,
                                            int columns) {
   for (int c = 0; c < columns; c += kTile) {
     barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);

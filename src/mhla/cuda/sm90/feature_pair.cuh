@@ -53,15 +53,19 @@ __device__ __forceinline__ std::uint32_t feature_pair(std::uint32_t x) {
   return y;
 }
 
+// phi'(x) from the rounded phi(x), free of branches: 1 above a threshold, else 0, or phi for elu1.
 template <typename T>
-__device__ __forceinline__ float feature_slope(Feature feature, float phi) {
-  switch (feature) {
-    case Feature::relu_eps: return phi > kAboveEps<T> ? 1.f : 0.f;
-    case Feature::relu: return phi > 0.f ? 1.f : 0.f;
-    case Feature::elu1: return fminf(phi, 1.f);
-    case Feature::identity: break;
+struct Slope {
+  float threshold, below;
+
+  __device__ explicit Slope(Feature feature) : threshold(0.f), below(0.f) {
+    if (feature == Feature::relu_eps) threshold = kAboveEps<T>;
+    if (feature == Feature::elu1) threshold = below = 1.f;
+    if (feature == Feature::identity) threshold = -__builtin_huge_valf(), below = 1.f;
   }
-  return 1.f;
-}
+  __device__ __forceinline__ float operator()(float phi) const {
+    return phi > threshold ? 1.f : phi * below;
+  }
+};
 
 }  // namespace mhla::cuda::sm90

@@ -15,24 +15,28 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kCore = 128;  // bytes of a core matrix
 
-// Byte strides between core matrices: `inner` along the dimension that is summed over.
-__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address, int inner, int outer) {
-  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) |
-         static_cast<std::uint64_t>(inner >> 4) << 16 |
-         static_cast<std::uint64_t>(outer >> 4) << 32;
+// Where an operand starts and the byte strides between its core matrices: `inner` along the dimension
+// that is summed over, `outer` along the other. All but the address is known to the compiler, so a
+// descriptor costs one addition.
+struct Operand {
+  std::uint32_t low, high;
+};
+__device__ __forceinline__ Operand operand(std::uint32_t tile, int offset, int inner, int outer) {
+  return {(tile >> 4) + static_cast<std::uint32_t>((offset >> 4) | (inner >> 4) << 16),
+          static_cast<std::uint32_t>(outer >> 4)};
 }
 
 // Inner dimension = 16 columns, chunks 2 * step and 2 * step + 1. With an odd number of chunks the
 // last one is read twice; the other factor is zero there.
 template <int kChunks>
-__device__ __forceinline__ std::uint64_t columns_inner(std::uint32_t tile, int step) {
+__device__ __forceinline__ Operand columns_inner(std::uint32_t tile, int step) {
   const bool lone = kChunks % 2 != 0 && 2 * step + 1 == kChunks;
-  return descriptor(tile + 2 * step * kCore, lone ? 0 : kCore, kChunks * kCore);
+  return operand(tile, 2 * step * kCore, lone ? 0 : kCore, kChunks * kCore);
 }
 // Inner dimension = tokens 16 * step and on, outer = all columns.
 template <int kChunks>
-__device__ __forceinline__ std::uint64_t tokens_inner(std::uint32_t tile, int step) {
-  return descriptor(tile + 2 * step * kChunks * kCore, kChunks * kCore, kCore);
+__device__ __forceinline__ Operand tokens_inner(std::uint32_t tile, int step) {
+  return operand(tile, 2 * step * kChunks * kCore, kChunks * kCore, kCore);
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
@@ -71,12 +75,14 @@ __device__ __forceinline__ void wgmma_wait() {
 #define MHLA_OUT "=f"
 // NOTE: the first product of a sum writes its accumulators only ("=f"), so that their registers are
 // free while the previous sum is being used.
-#define MHLA_WGMMA_ASM(N, G, TYPE, C, ACC, A0, A1, A2, A3, B, P, T)                               \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                   \
+#define MHLA_WGMMA_ASM(N, G, TYPE, C, ACC, A0, A1, A2, A3, B0, B1, P, T)                          \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #P ", 0;\n"                     \
+               "mov.b64 b, {%" #B0 ", %" #B1 "};\n"                                               \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MHLA_R##G      \
-               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, %" #T ";\n}\n"         \
+               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1, %" #T ";\n}\n"               \
                : MHLA_D##G(C)                                                                     \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACC), "n"(kTokensInner))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "n"(ACC),    \
+                 "n"(kTokensInner))
 #define MHLA_WGMMA(N, G, ...)                                                                  \
   if constexpr (kN == N && std::is_same_v<T, bf16> && kAccumulate) {                               \
     MHLA_WGMMA_ASM(N, G, "bf16", MHLA_INOUT, 1, __VA_ARGS__);                                      \
@@ -92,29 +98,30 @@ __device__ __forceinline__ void wgmma_wait() {
 // for 16 rows), b from shared memory.
 template <typename T, int kN, bool kTokensInner, bool kAccumulate>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
-                                      std::uint64_t b) {
-  MHLA_WGMMA(16, 2, 8, 9, 10, 11, 12, 13, 14)
-  MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22)
-  MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26)
-  MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38)
-  MHLA_WGMMA(72, 9, 36, 37, 38, 39, 40, 41, 42)
-  MHLA_WGMMA(80, 10, 40, 41, 42, 43, 44, 45, 46)
-  MHLA_WGMMA(96, 12, 48, 49, 50, 51, 52, 53, 54)
-  MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58)
-  MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70)
-  MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74)
+                                      const Operand& b) {
+  MHLA_WGMMA(16, 2, 8, 9, 10, 11, 12, 13, 14, 15)
+  MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22, 23)
+  MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26, 27)
+  MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38, 39)
+  MHLA_WGMMA(72, 9, 36, 37, 38, 39, 40, 41, 42, 43)
+  MHLA_WGMMA(80, 10, 40, 41, 42, 43, 44, 45, 46, 47)
+  MHLA_WGMMA(96, 12, 48, 49, 50, 51, 52, 53, 54, 55)
+  MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58, 59)
+  MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70, 71)
+  MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74, 75)
 }
 
 #define MHLA_WGMMA_SHARED(TYPE, C, ACC)                                                            \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                        \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %20, 0;\n"                       \
+               "mov.b64 a, {%16, %17};\nmov.b64 b, {%18, %19};\n"                                  \
                "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" MHLA_R4            \
-               "}, %16, %17, p, 1, 1, 0, 0;\n}\n"                                                  \
+               "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                      \
                : MHLA_D4(C)                                                                        \
-               : "l"(a), "l"(b), "n"(ACC))
+               : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
 
 // d[64 x 32] = or += a[64 x 16] b[16 x 32], both from shared memory with the columns inner.
 template <typename T, bool kAccumulate>
-__device__ __forceinline__ void wgmma_shared(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+__device__ __forceinline__ void wgmma_shared(float (&d)[16], const Operand& a, const Operand& b) {
   if constexpr (std::is_same_v<T, bf16> && kAccumulate) {
     MHLA_WGMMA_SHARED("bf16", MHLA_INOUT, 1);
   } else if constexpr (std::is_same_v<T, bf16>) {
@@ -124,6 +131,24 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[16], std::uint64_t a, st
   } else {
     MHLA_WGMMA_SHARED("f16", MHLA_OUT, 0);
   }
+}
+
+#define MHLA_WGMMA_TF32(N, G, A0, A1, A2, A3, B0, B1)                                              \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, 1, 0;\n"                             \
+               "mov.b64 b, {%" #B0 ", %" #B1 "};\n"                                                \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" MHLA_R##G "}, {%" #A0    \
+               ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1;\n}\n"                                     \
+               : MHLA_D##G(MHLA_INOUT)                                                              \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
+
+// d[64 x kN] += a[64 x 8] b[8 x kN] in tf32. a is an accumulator group of 8 columns as it lies in the
+// registers of a product, which takes its columns in the order 0, 2, 4, 6, 1, 3, 5, 7.
+template <int kN>
+__device__ __forceinline__ void wgmma_tf32(float (&d)[kN / 2], const std::uint32_t (&a)[4],
+                                           const Operand& b) {
+  static_assert(kN == 16 || kN == 64);
+  if constexpr (kN == 16) MHLA_WGMMA_TF32(16, 2, 8, 9, 10, 11, 12, 13);
+  if constexpr (kN == 64) MHLA_WGMMA_TF32(64, 8, 32, 33, 34, 35, 36, 37);
 }
 
 }  // namespace mhla::cuda::sm90
