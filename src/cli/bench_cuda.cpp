@@ -24,9 +24,21 @@ fs::path find_script(fs::path folder) {
   return {};
 }
 
+// What the script does not take would be silently ignored.
+void refuse_cpu_flags(const BenchOptions& options) {
+  const auto refuse = [](bool given, const char* flag) {
+    if (given) fail("bench", flag, ": has no meaning for 'mhla bench cuda'");
+  };
+  refuse(!options.dtypes.empty(), "--dtype");
+  refuse(options.threads != 0, "--threads");
+  refuse(options.growth, "--growth");
+  refuse(options.slow, "--slow");
+}
+
 }  // namespace
 
 void bench_cuda(const BenchOptions& options) {
+  refuse_cpu_flags(options);
   std::error_code ignored;
   fs::path script = find_script(fs::current_path(ignored));
   if (script.empty())

@@ -147,6 +147,9 @@ TEST_F(Bench, CudaOutsideASourceTreeSaysWhereTheScriptIs) {
   const Result r = run("cuda", alone);
   EXPECT_EQ(r.code, 1);
   EXPECT_NE(r.err.find("bench/cuda.py"), std::string::npos) << r.err;
+  const Result flag = run("cuda --dtype f16", alone);
+  EXPECT_EQ(flag.code, 2) << "a flag that the script would not see";
+  EXPECT_NE(flag.err.find("--dtype"), std::string::npos) << flag.err;
 }
 
 TEST_F(Bench, ComparesWithLibTorchWhereItIsBuilt) {
