@@ -61,8 +61,20 @@ TEST(Verify, PassesEveryImplementationOfThisMachine) {
 
 TEST(Verify, RefusesAnUnknownImplementation) {
   Options options;
-  options.implementation = "no.such";
-  EXPECT_THROW(verify(options), Error);
+  for (const char* name : {"no.such", "ference", "reference, "}) {
+    options.implementation = name;
+    EXPECT_THROW(verify(options), Error) << name;
+  }
+}
+
+TEST(Verify, StartsNoMoreThreadsThanThereAreCases) {
+  Options options;
+  options.implementation = "reference";
+  options.filter = "one-block/f64";
+  options.threads = 100'000;  // far more than a process may have
+  const Report report = verify(options);
+  EXPECT_GT(report.cases, 0U);
+  EXPECT_EQ(report.failed, 0U);
 }
 
 // The reference with something done to it after each forward or backward.

@@ -154,10 +154,12 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
       try_everywhere(all[i], jury, collector);
     }
   };
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> workers(options.threads > 0 ? options.threads : cores);
-  for (std::thread& worker : workers) worker = std::thread(work);
-  for (std::thread& worker : workers) worker.join();
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t wanted = options.threads > 0 ? options.threads : cores;
+  // These join when they go: a thread too many is an error then, not the end of the process.
+  std::vector<std::jthread> workers;
+  for (std::size_t i = 0; i < std::min(wanted, all.size()); ++i) workers.emplace_back(work);
+  workers.clear();
   Report report = collector.finish();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   report.seconds = elapsed.count();
@@ -178,9 +180,10 @@ std::vector<Case> selected_cases(const Options& options) {
 Report verify(const Options& options) {
   if (options.implementation == kStreaming) return run(options, {}, true);
   if (options.implementation.empty()) return run(options, subjects(), true);
-  std::string known;
-  for (const std::string& name : implementations()) known += name + ", ";
-  if (known.find(options.implementation + ", ") == std::string::npos) {
+  const std::vector<std::string> compiled = implementations();
+  if (std::find(compiled.begin(), compiled.end(), options.implementation) == compiled.end()) {
+    std::string known;
+    for (const std::string& name : compiled) known += name + ", ";
     fail("verify", "implementation: unknown '", options.implementation, "' (known: ", known,
          kStreaming, ")");
   }
