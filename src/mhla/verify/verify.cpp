@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -149,9 +150,16 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   Collector collector(options, all.size());
   Jury jury{subjects, streaming, options.heavy};
   std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;  // of the jury itself, out of memory for example
+  std::mutex failing;
   const auto work = [&] {
-    for (std::size_t i = next++; i < all.size(); i = next++) {
-      try_everywhere(all[i], jury, collector);
+    try {
+      for (std::size_t i = next++; i < all.size(); i = next++) {
+        try_everywhere(all[i], jury, collector);
+      }
+    } catch (...) {
+      const std::lock_guard lock(failing);
+      failure = std::current_exception();
     }
   };
   const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
@@ -160,6 +168,7 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   std::vector<std::jthread> workers;
   for (std::size_t i = 0; i < std::min(wanted, all.size()); ++i) workers.emplace_back(work);
   workers.clear();
+  if (failure) std::rethrow_exception(failure);
   Report report = collector.finish();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   report.seconds = elapsed.count();
