@@ -52,12 +52,6 @@ std::string quoted(const std::string& text) {
   return "'" + safe + "'";
 }
 
-std::vector<std::string> command_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 void print_bash(const CLI::App& app) {
   std::cout
       << "# bash completion of mhla: source <(mhla completion bash)\n"

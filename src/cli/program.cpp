@@ -36,12 +36,6 @@ std::vector<std::string> flag_names(const CLI::App& command) {
   return names;
 }
 
-std::vector<std::string> command_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known,
                          const std::string& otherwise) {
   const std::string hint = nearest(word, known);
@@ -113,6 +107,12 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
 }
 
 }  // namespace
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Multi-Head Linear Attention: verify, explain and measure the operator.", "mhla");

@@ -12,6 +12,8 @@ namespace mhla::cli {
 // 0, 1 (a failure at run time) or 2 (usage). Results go to stdout, everything else to stderr.
 int run(int argc, char** argv);
 
+std::vector<std::string> command_names(const CLI::App& app);
+
 // A command reports failure of what it ran by throwing this; its text was printed before.
 struct Failed {};
 
