@@ -71,23 +71,22 @@ class Call {
   void prepare_weights(const TensorView& mixing) {
     const int rank = mixing.rank;
     start(plan_.types->prepare_weights,
-           {.x = std::min<std::int64_t>(
-                1024, static_cast<std::int64_t>(plan_.matrices) * plan_.rows_padded *
-                          plan_.cols_padded / 256)},
-           256, 0, stream_,
-           PrepareArgs{.mixing = static_cast<const float*>(mixing.data),
-                       .head_stride = rank == 3 ? mixing.strides[0] : 0,
-                       .row_stride = mixing.strides[rank - 2],
-                       .col_stride = mixing.strides[rank - 1],
-                       .matrices = plan_.matrices,
-                       .rows = plan_.rows,
-                       .cols = plan_.cols,
-                       .rows_padded = plan_.rows_padded,
-                       .cols_padded = plan_.cols_padded,
-                       .mask = static_cast<int>(problem_.mask),
-                       .weights = at(at_.weights),
-                       .weights_f32 = floats(at_.weights_f32),
-                       .diagonal = floats(at_.diagonal)});
+          {.x = std::min<std::int64_t>(1024, static_cast<std::int64_t>(plan_.matrices) *
+                                                 plan_.rows_padded * plan_.cols_padded / 256)},
+          256, 0, stream_,
+          PrepareArgs{.mixing = static_cast<const float*>(mixing.data),
+                      .head_stride = rank == 3 ? mixing.strides[0] : 0,
+                      .row_stride = mixing.strides[rank - 2],
+                      .col_stride = mixing.strides[rank - 1],
+                      .matrices = plan_.matrices,
+                      .rows = plan_.rows,
+                      .cols = plan_.cols,
+                      .rows_padded = plan_.rows_padded,
+                      .cols_padded = plan_.cols_padded,
+                      .mask = static_cast<int>(problem_.mask),
+                      .weights = at(at_.weights),
+                      .weights_f32 = floats(at_.weights_f32),
+                      .diagonal = floats(at_.diagonal)});
   }
 
   // Calls f with the pairs of each group in turn.
@@ -98,7 +97,8 @@ class Call {
       for (std::int64_t h = 0; h < problem_.heads; h += plan_.group_heads, ++group_) {
         args_.batch_first = static_cast<int>(b);
         args_.head_first = static_cast<int>(h);
-        args_.heads = static_cast<int>(std::min<std::int64_t>(plan_.group_heads, problem_.heads - h));
+        args_.heads = static_cast<int>(
+            std::min<std::int64_t>(plan_.group_heads, problem_.heads - h));
         batch_ = std::min<std::int64_t>(plan_.group_batch, problem_.batch - b);
         batch_group_ = b / plan_.group_batch;
         f();
@@ -160,27 +160,27 @@ class Call {
     const std::int64_t rows = d_mixing.shape[rank - 2], cols = d_mixing.shape[rank - 1];
     const int matrices = plan_.matrices;
     start(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 31) / 32}, 1024, 0, stream_,
-           ReduceArgs{.partial = floats(at_.partial),
-                      .partial_stride = partial_stride(),
-                      .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
-                      .rows_padded = plan_.gradient_rows,
-                      .cols_padded = plan_.gradient_cols,
-                      .mask = static_cast<int>(problem_.mask),
-                      .used_rows = plan_.rows,
-                      .used_cols = plan_.cols,
-                      .d_mixing = static_cast<float*>(d_mixing.data),
-                      .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
-                      .row_stride = d_mixing.strides[rank - 2],
-                      .col_stride = d_mixing.strides[rank - 1],
-                      .matrices = matrices,
-                      .rows = static_cast<int>(rows),
-                      .cols = static_cast<int>(cols),
-                      .diagonal_terms = plan_.causal ? floats(at_.diagonal_terms) : nullptr,
-                      .block_index = tables_.block_index.data(),
-                      .batch = static_cast<int>(problem_.batch),
-                      .heads = static_cast<int>(problem_.heads),
-                      .blocks = plan_.q_blocks,
-                      .per_head = problem_.mixing_per_head});
+          ReduceArgs{.partial = floats(at_.partial),
+                     .partial_stride = partial_stride(),
+                     .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
+                     .rows_padded = plan_.gradient_rows,
+                     .cols_padded = plan_.gradient_cols,
+                     .mask = static_cast<int>(problem_.mask),
+                     .used_rows = plan_.rows,
+                     .used_cols = plan_.cols,
+                     .d_mixing = static_cast<float*>(d_mixing.data),
+                     .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
+                     .row_stride = d_mixing.strides[rank - 2],
+                     .col_stride = d_mixing.strides[rank - 1],
+                     .matrices = matrices,
+                     .rows = static_cast<int>(rows),
+                     .cols = static_cast<int>(cols),
+                     .diagonal_terms = plan_.causal ? floats(at_.diagonal_terms) : nullptr,
+                     .block_index = tables_.block_index.data(),
+                     .batch = static_cast<int>(problem_.batch),
+                     .heads = static_cast<int>(problem_.heads),
+                     .blocks = plan_.q_blocks,
+                     .per_head = problem_.mixing_per_head});
   }
 
  private:
@@ -203,7 +203,7 @@ class Call {
   }
   void by_row_kernel(Kernel<LinearArgs> kernel, int blocks) {
     start(kernel, {.x = args_.heads, .y = blocks, .z = batch_}, kDenominatorThreads, 0, stream_,
-           args_);
+          args_);
   }
 
   MixArgs mix_args(bool transposed, std::size_t in, std::size_t out, int entries) const {
@@ -229,18 +229,19 @@ class Call {
     args.slabs_per_block = transposed ? plan_.mix_transposed_slabs : plan_.mix_slabs;
     const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
     start(kernel.entry,
-           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block) * args.task_count},
-           kMixThreadsOfKernels, kernel.bytes, stream_, args);
+          {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block) *
+                args.task_count},
+          kMixThreadsOfKernels, kernel.bytes, stream_, args);
   }
   void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
     MixArgs args = mix_args(transposed, in, out, entries);
     args.weights = at(at_.weights_f32);
     const MixKernel& kernel = transposed ? *plan_.mix_transposed : *plan_.mix;
     start(mix_vectors_kernel(transposed),
-           {.x = pairs() * ((entries + 127) / 128),
-            .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks,
-            .z = kernel.rows / kVectorRowsOfKernels},
-           128, 0, stream_, args);
+          {.x = pairs() * ((entries + 127) / 128),
+           .y = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks,
+           .z = kernel.rows / kVectorRowsOfKernels},
+          128, 0, stream_, args);
   }
 
   void weight_gradient() {
@@ -266,10 +267,10 @@ class Call {
                             .tiles_n = plan_.gradient_cols / kernel.tile};
     const std::int64_t matrices = plan_.matrices > 1 ? args_.heads : 1;
     start(kernel.entry,
-           {.x = plan_.splits,
-            .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
-            .z = matrices},
-           kernel.threads, kernel.bytes, stream_, args);
+          {.x = plan_.splits,
+           .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
+           .z = matrices},
+          kernel.threads, kernel.bytes, stream_, args);
     if (plan_.vector_splits == 0) return;
     args.left = at(plan_.shared ? at_.row_dden : at_.dz_read);
     args.right = at(plan_.shared ? at_.row_base : at_.z);
@@ -277,10 +278,10 @@ class Call {
     args.partial += plan_.splits * partial_stride();
     args.tiles_n = plan_.gradient_cols / kVectorGradientTile;
     start(vector_gradient_kernel(),
-           {.x = plan_.vector_splits,
-            .y = static_cast<std::int64_t>(plan_.gradient_rows / kVectorGradientTile) * args.tiles_n,
-            .z = matrices},
-           256, 0, stream_, args);
+          {.x = plan_.vector_splits,
+           .y = static_cast<std::int64_t>(plan_.gradient_rows / kVectorGradientTile) * args.tiles_n,
+           .z = matrices},
+          256, 0, stream_, args);
   }
 
   const Problem& problem_;
@@ -310,14 +311,16 @@ std::optional<std::string> refuses(const Problem& problem) {
   return std::nullopt;
 }
 
-// Bytes over a bandwidth that copies reach on an H200, plus launches.
+// Bytes over the rate that these kernels reached on an H200 (docs/kernels/linear.md), plus
+// launches.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
   const LinearPlan plan = linear_plan(problem);
   const double summaries = static_cast<double>(problem.batch * problem.heads) *
-                           (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) * plan.entries *
-                           plan.types->summary_size;
-  constexpr double kBandwidth = 4e12, kLaunch = 3e-6;
-  return (linear_cost(problem).forward_bytes + summaries) / kBandwidth +
+                           (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) *
+                           static_cast<double>(plan.entries) * plan.types->summary_size;
+  const double rate = problem.dtype == DType::bf16 ? 2.5e12 : 0.8e12;
+  constexpr double kLaunch = 3e-6;
+  return (linear_cost(problem).forward_bytes + summaries) / rate +
          kLaunch * static_cast<double>(4 * plan.groups() + (plan.given ? 3 : 0));
 }
 
@@ -339,9 +342,11 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   for (const LinearKernel* kernel :
        {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
         &k.packed_backward_kv, &k.packed_readout_causal, &k.packed_backward_q_causal,
-        &k.packed_backward_kv_causal, &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
+        &k.packed_backward_kv_causal, &k.readout_causal, &k.backward_q_causal,
+        &k.backward_kv_causal}) {
     if (kernel->entry == nullptr) continue;
-    allow_shared(reinterpret_cast<const void*>(kernel->entry), shared_bytes(*kernel, stages_of(*kernel, plan)));
+    allow_shared(reinterpret_cast<const void*>(kernel->entry),
+                 shared_bytes(*kernel, stages_of(*kernel, plan)));
   }
   for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);

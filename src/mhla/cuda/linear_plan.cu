@@ -11,14 +11,14 @@ namespace {
 using Getter = const LinearKernels& (*)();
 
 const LinearKernels& kernels_for(DType dtype, std::int64_t dk) {
-  static constexpr Getter kBf16[] = {linear_kernels_bf16_32, linear_kernels_bf16_64,
-                                     linear_kernels_bf16_80, linear_kernels_bf16_96,
+  static constexpr Getter kBf16[] = {linear_kernels_bf16_32,  linear_kernels_bf16_64,
+                                     linear_kernels_bf16_80,  linear_kernels_bf16_96,
                                      linear_kernels_bf16_128, linear_kernels_bf16_256};
-  static constexpr Getter kF16[] = {linear_kernels_f16_32, linear_kernels_f16_64,
-                                    linear_kernels_f16_80, linear_kernels_f16_96,
+  static constexpr Getter kF16[] = {linear_kernels_f16_32,  linear_kernels_f16_64,
+                                    linear_kernels_f16_80,  linear_kernels_f16_96,
                                     linear_kernels_f16_128, linear_kernels_f16_256};
-  static constexpr Getter kF32[] = {linear_kernels_f32_32, linear_kernels_f32_64,
-                                    linear_kernels_f32_80, linear_kernels_f32_96,
+  static constexpr Getter kF32[] = {linear_kernels_f32_32,  linear_kernels_f32_64,
+                                    linear_kernels_f32_80,  linear_kernels_f32_96,
                                     linear_kernels_f32_128, linear_kernels_f32_256};
   const auto& list = dtype == DType::bf16 ? kBf16 : dtype == DType::f16 ? kF16 : kF32;
   for (const Getter get : list) {
@@ -75,8 +75,8 @@ std::vector<MixTask> mix_tasks(const BlockLayout& out, const BlockLayout& in, in
   return tasks;
 }
 
-// Summaries of one group of pairs, in bytes: bounds the workspace. Groups that fit the L2 cache were
-// slower (docs/kernels/linear.md).
+// Summaries of one group of pairs, in bytes: bounds the workspace. Groups that fit the L2 cache
+// were slower (docs/kernels/linear.md).
 constexpr std::int64_t kGroupBytes = std::int64_t{1} << 30;
 // Thread blocks that keep every multiprocessor of a large GPU busy.
 constexpr std::int64_t kManyBlocks = 528;
@@ -86,15 +86,15 @@ constexpr std::int64_t kManyBlocks = 528;
 int slabs_per_block(const LinearPlan& plan, const MixKernel& kernel, std::int64_t tasks) {
   const std::int64_t slabs = (plan.entries + kernel.columns - 1) / kernel.columns;
   const std::int64_t blocks = slabs * tasks * plan.group_pairs();
-  return static_cast<int>(std::clamp<std::int64_t>(blocks / (2 * kManyBlocks), 1,
-                                                   std::min<std::int64_t>(slabs, 8)));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(blocks / (2 * kManyBlocks), 1, std::min<std::int64_t>(slabs, 8)));
 }
 
 void choose_groups(const Problem& problem, LinearPlan& plan) {
-  const std::int64_t pair_bytes =
-      static_cast<std::int64_t>(plan.k_blocks) * plan.entries * plan.types->summary_size;
-  const std::int64_t pairs =
-      std::max<std::int64_t>(1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
+  const std::int64_t pair_bytes = static_cast<std::int64_t>(plan.k_blocks) * plan.entries *
+                                  plan.types->summary_size;
+  const std::int64_t pairs = std::max<std::int64_t>(
+      1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
   if (pairs >= problem.heads) {
     plan.group_heads = static_cast<int>(problem.heads);
     plan.group_batch = static_cast<int>(std::clamp<std::int64_t>(
@@ -148,7 +148,8 @@ LinearPlan linear_plan(const Problem& problem) {
   plan.mix_transposed_tasks = static_cast<int>(back.size());
   choose_groups(problem, plan);
   plan.mix_slabs = slabs_per_block(plan, *plan.mix, plan.mix_tasks);
-  plan.mix_transposed_slabs = slabs_per_block(plan, *plan.mix_transposed, plan.mix_transposed_tasks);
+  plan.mix_transposed_slabs = slabs_per_block(plan, *plan.mix_transposed,
+                                              plan.mix_transposed_tasks);
 
   // The gradient of the weights.
   const int most = std::max(plan.rows, plan.cols);
@@ -167,9 +168,9 @@ LinearPlan linear_plan(const Problem& problem) {
   const std::int64_t units = plan.group_pairs() / (plan.matrices > 1 ? plan.group_heads : 1) *
                              static_cast<std::int64_t>(q.sequences().size());
   const std::int64_t depth = 16 * 1024 / tile;  // entries worth a thread block
-  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
-      kManyBlocks / 2 / std::max<std::int64_t>(tiles, 1), 1,
-      std::max<std::int64_t>(1, units * plan.entries / depth)));
+  plan.splits = static_cast<int>(
+      std::clamp<std::int64_t>(kManyBlocks / 2 / std::max<std::int64_t>(tiles, 1), 1,
+                               std::max<std::int64_t>(1, units * plan.entries / depth)));
   if (plan.normalized && !plan.sums_inside) {
     const std::int64_t small = static_cast<std::int64_t>(plan.gradient_rows / 16) *
                                (plan.gradient_cols / 16) * plan.matrices;
@@ -197,8 +198,8 @@ LinearTables linear_tables(const Problem& problem, const LinearPlan& plan) {
   tables.q_blocks = DeviceTable<DeviceBlock>(device_blocks(q));
   tables.k_blocks = DeviceTable<DeviceBlock>(device_blocks(k));
   tables.mix = DeviceTable<MixTask>(mix_tasks(q, k, plan.mix->rows, problem.mask, false));
-  tables.mix_transposed =
-      DeviceTable<MixTask>(mix_tasks(k, q, plan.mix_transposed->rows, problem.mask, true));
+  tables.mix_transposed = DeviceTable<MixTask>(
+      mix_tasks(k, q, plan.mix_transposed->rows, problem.mask, true));
   std::vector<MixSequence> sequences;
   for (std::size_t s = 0; s < q.sequences().size(); ++s) {
     const Sequence &a = q.sequences()[s], &b = k.sequences()[s];
@@ -224,8 +225,8 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
     }
     return offset;
   };
-  const std::int64_t weights =
-      static_cast<std::int64_t>(plan.matrices) * plan.rows_padded * plan.cols_padded;
+  const std::int64_t weights = static_cast<std::int64_t>(plan.matrices) * plan.rows_padded *
+                               plan.cols_padded;
   const std::int64_t pairs = plan.group_pairs();
   const std::int64_t q_blocks = pairs * plan.q_blocks, k_blocks = pairs * plan.k_blocks;
   const std::int64_t most_blocks = std::max(q_blocks, k_blocks);
@@ -252,9 +253,10 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   w.row_inv = take(plan.given, rows, 4);
   w.row_dden = take(plan.given && backward, rows, 4);
   w.row_e = take(plan.given && plan.shared && backward, rows, 4);
-  w.diagonal_terms = take(plan.causal && backward, problem.batch * problem.heads * plan.q_blocks, 4);
-  w.partial = take(backward, plan.slots_of_sums() * plan.matrices * plan.gradient_rows *
-                                 plan.gradient_cols, 4);
+  w.diagonal_terms = take(plan.causal && backward, problem.batch * problem.heads * plan.q_blocks,
+                          4);
+  w.partial = take(
+      backward, plan.slots_of_sums() * plan.matrices * plan.gradient_rows * plan.gradient_cols, 4);
   w.bytes = end;
   return w;
 }

@@ -35,11 +35,11 @@ struct LinearPlan {
   int mix_slabs = 1, mix_transposed_slabs = 1;  // of entries per thread block
   int mix_tasks = 0, mix_transposed_tasks = 0;
   bool normalized = false, separate = false, shared = false, causal = false;
-  bool given = false;  // denominators come from their own kernels
+  bool given = false;            // denominators come from their own kernels
   bool packed_backward = false;  // the kernels for bf16 and one dv tile
   bool packed_causal = false;    // the kernels for bf16 and blocks of one row tile
   bool sums_inside = false;      // key sums are entries of the summaries
-  int row_tiles = 1;  // of the longest block
+  int row_tiles = 1;             // of the longest block
 
   // Pairs are worked on in groups, which bounds the workspace.
   int group_batch = 1, group_heads = 1;

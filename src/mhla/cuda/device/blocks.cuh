@@ -7,12 +7,12 @@ namespace mhla::cuda {
 
 // The box of mhla::Block with 32-bit numbers (token counts are below 2^31).
 struct DeviceBlock {
-  int first;     // token number of its first token
-  int count;     // tokens
-  int index;     // row or column of the mixing matrix
-  int line;      // extent[2]
-  int plane;     // extent[1] * extent[2]
-  int stride0;   // token strides of the two outer axes
+  int first;    // token number of its first token
+  int count;    // tokens
+  int index;    // row or column of the mixing matrix
+  int line;     // extent[2]
+  int plane;    // extent[1] * extent[2]
+  int stride0;  // token strides of the two outer axes
   int stride1;
   // Slots: positions inside the largest box of the layout, so that one slot means the same
   // coordinates in every block (the shared_position normaliser pairs tokens by them).

@@ -15,7 +15,9 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
                "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+__device__ __forceinline__ void copy_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
@@ -36,7 +38,8 @@ __device__ __forceinline__ void load_matrix_transposed(std::uint32_t (&r)[4], co
 }
 
 // Two 8x8 tiles; lanes 0 to 15 name the rows.
-__device__ __forceinline__ void load_matrix_pair_transposed(std::uint32_t (&r)[2], const void* row) {
+__device__ __forceinline__ void load_matrix_pair_transposed(std::uint32_t (&r)[2],
+                                                            const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
                : "=r"(r[0]), "=r"(r[1])
                : "r"(shared_address(row))

@@ -52,8 +52,8 @@ struct RowTile {
         const bool valid = first + row < block.count;
         const std::int64_t token = valid ? block.token(first + row) : 0;
         for (int c = col; c < col + kChunk<T>; ++c) {
-          tile[row * kLd + c] =
-              valid && c < cols ? head[token * tensor.token_stride + c] : from_float<T>(0.f);
+          tile[row * kLd + c] = valid && c < cols ? head[token * tensor.token_stride + c]
+                                                  : from_float<T>(0.f);
         }
       }
     }
@@ -83,8 +83,8 @@ struct RowTile {
       if (first + row >= block.count || col >= cols) continue;
       T* out = head + static_cast<std::int64_t>(block.token(first + row)) * tensor.token_stride;
       if (tensor.vectors) {
-        *reinterpret_cast<Chunk*>(out + col) =
-            *reinterpret_cast<const Chunk*>(tile + row * kLd + col);
+        *reinterpret_cast<Chunk*>(out + col) = *reinterpret_cast<const Chunk*>(tile + row * kLd +
+                                                                               col);
       } else {
         for (int c = col; c < min(col + kChunk<T>, cols); ++c) out[c] = tile[row * kLd + c];
       }
@@ -101,19 +101,46 @@ struct MatrixTile {
   static constexpr int kPerRow = kCols / kChunk<T>;
 
   static __device__ __forceinline__ void load(T* tile, const T* matrix) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kRows * kPerRow; i += kThreads) {
-      ptx::copy_async(tile + i / kPerRow * kLd + i % kPerRow * kChunk<T>, matrix + i * kChunk<T>,
-                      true);
-    }
+    for_each_chunk(
+        [&](int at, int chunk) { ptx::copy_async(tile + at, matrix + chunk * kChunk<T>, true); });
   }
   static __device__ __forceinline__ void store(const T* tile, T* matrix) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kRows * kPerRow; i += kThreads) {
-      *reinterpret_cast<Chunk*>(matrix + i * kChunk<T>) =
-          *reinterpret_cast<const Chunk*>(tile + i / kPerRow * kLd + i % kPerRow * kChunk<T>);
+    for_each_chunk([&](int at, int chunk) {
+      *reinterpret_cast<Chunk*>(matrix + chunk * kChunk<T>) = *reinterpret_cast<const Chunk*>(tile +
+                                                                                              at);
+    });
+  }
+
+ private:
+  // f(place in the tile, number of the chunk). The trip count is a constant, and so are the
+  // distances between a thread's chunks.
+  template <typename F>
+  static __device__ __forceinline__ void for_each_chunk(F&& f) {
+    constexpr int kChunks = kRows * kPerRow, kTurns = (kChunks + kThreads - 1) / kThreads;
+    const int first = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int chunk = first + turn * kThreads;
+      if (kChunks % kThreads != 0 && chunk >= kChunks) break;
+      if constexpr (kThreads % kPerRow == 0) {
+        const int row = static_cast<int>(threadIdx.x / kPerRow) + turn * (kThreads / kPerRow);
+        f(row * kLd + static_cast<int>(threadIdx.x % kPerRow) * kChunk<T>, chunk);
+      } else {
+        const auto c = static_cast<unsigned>(chunk);
+        f(static_cast<int>(c / kPerRow * kLd + c % kPerRow * kChunk<T>), chunk);
+      }
     }
   }
 };
+
+// f(i) for i < kCount, spread over the threads.
+template <int kCount, int kThreads, typename F>
+__device__ __forceinline__ void for_each_of(F&& f) {
+#pragma unroll
+  for (int first = 0; first < kCount; first += kThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    if (i < kCount) f(i);
+  }
+}
 
 }  // namespace mhla::cuda

@@ -75,8 +75,8 @@ __device__ __forceinline__ void store_pair(T* p, float x, float y) {
     *reinterpret_cast<float2*>(p) = make_float2(x, y);
   } else {
     T pair[2] = {from_float<T>(x), from_float<T>(y)};
-    *reinterpret_cast<std::uint32_t*>(p) =
-        static_cast<std::uint32_t>(pair[0].bits) | (static_cast<std::uint32_t>(pair[1].bits) << 16);
+    *reinterpret_cast<std::uint32_t*>(p) = static_cast<std::uint32_t>(pair[0].bits) |
+                                           (static_cast<std::uint32_t>(pair[1].bits) << 16);
   }
 }
 template <typename T>

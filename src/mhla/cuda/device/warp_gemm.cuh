@@ -23,7 +23,7 @@ __device__ __forceinline__ void clear(Accumulator<MI, NI>& acc) {
 // f(row, col, x, y): two neighbouring sums, for each pair this lane holds.
 template <int MI, int NI, typename F>
 __device__ __forceinline__ void for_each_pair(Accumulator<MI, NI>& acc, F&& f) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int i = 0; i < MI; ++i)
 #pragma unroll
@@ -42,20 +42,21 @@ template <bool kAt, bool kBt, typename T, int MI, int NI>
 __device__ __forceinline__ void warp_gemm_16bit(Accumulator<MI, NI>& acc, const T* a, int lda,
                                                 const T* b, int ldb, int k) {
   static_assert(NI % 2 == 0, "columns are loaded in pairs of tiles");
-  const int lane = threadIdx.x % 32;
-  const int low = lane % 16, high = (lane / 16) * 8;            // plain A, transposed B
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int low = lane % 16, high = (lane / 16) * 8;                       // plain A, transposed B
   const int eight = lane % 8 + (lane / 16) * 8, odd = (lane / 8 % 2) * 8;  // the other two
   const T* pa = kAt ? a + eight * lda + odd : a + low * lda + high;
   const T* pb = kBt ? b + eight * ldb + odd : b + low * ldb + high;
-  const auto load_a = [&](std::uint32_t(&fa)[4], int step, int i) {
+  const auto load_a = [&](std::uint32_t (&fa)[4], int step, int i) {
     if constexpr (kAt) ptx::load_matrix_transposed(fa, pa + step * lda + i * 16);
     else ptx::load_matrix(fa, pa + i * 16 * lda + step);
   };
-  const auto load_b = [&](std::uint32_t(&fb)[4], int step, int j) {
+  const auto load_b = [&](std::uint32_t (&fb)[4], int step, int j) {
     if constexpr (kBt) ptx::load_matrix(fb, pb + j * 8 * ldb + step);
     else ptx::load_matrix_transposed(fb, pb + step * ldb + j * 8);
   };
-  const auto multiply = [&](int i, int j, const std::uint32_t(&fa)[4], const std::uint32_t(&fb)[4]) {
+  const auto multiply = [&](int i, int j, const std::uint32_t (&fa)[4],
+                            const std::uint32_t (&fb)[4]) {
     if constexpr (std::is_same_v<T, bf16>) {
       ptx::mma_bf16(acc[i][j], fa, fb[0], fb[1]);
       ptx::mma_bf16(acc[i][j + 1], fa, fb[2], fb[3]);
@@ -96,7 +97,7 @@ __device__ __forceinline__ void warp_gemm_16bit(Accumulator<MI, NI>& acc, const 
 template <bool kAt, bool kBt, typename TA, typename TB, int MI, int NI>
 __device__ __forceinline__ void warp_gemm_tf32(Accumulator<MI, NI>& acc, const TA* a, int lda,
                                                const TB* b, int ldb, int k) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   const auto at = [&](int m, int kk) {
     return ptx::round_tf32(to_float(kAt ? a[kk * lda + m] : a[m * lda + kk]));
   };
@@ -127,7 +128,7 @@ __device__ __forceinline__ void warp_gemm_tf32(Accumulator<MI, NI>& acc, const T
 template <bool kAt, bool kBt, int MI, int NI>
 __device__ __forceinline__ void warp_gemm_f32(Accumulator<MI, NI>& acc, const float* a, int lda,
                                               const float* b, int ldb, int k) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
 #pragma unroll 1
   for (int first = 0; first < k; first += 16) {
     Accumulator<MI, NI> sum;

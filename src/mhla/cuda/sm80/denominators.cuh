@@ -64,8 +64,7 @@ __global__ void __launch_bounds__(kDenThreads) key_sums(const LinearArgs args) {
 #pragma unroll
     for (int j = 0; j < kLaneWidth; ++j) sums[j] += x[j];
   }
-  reduce_warps(sums, args.z + place.summary * args.dk_padded,
-               args.dk_padded);
+  reduce_warps(sums, args.z + place.summary * args.dk_padded, args.dk_padded);
 }
 
 // row_base = phi(q) . z_read; causal: row_intra = phi(q) . sum of phi(k) up to the same position.
@@ -118,8 +117,8 @@ __global__ void __launch_bounds__(kDenThreads) row_factors(const LinearArgs args
   const bool backward = args.d_o.data != nullptr;
   const T* o = args.o.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
-  const float weight =
-      args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index] : 0.f;
+  const float weight = args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index]
+                                   : 0.f;
   if (backward) {
     for (int s = threadIdx.x; s < args.slots; s += kDenThreads) {
       args.row_dden[summary * args.slots + s] = 0.f;
@@ -154,8 +153,7 @@ __global__ void __launch_bounds__(kDenThreads) row_factors(const LinearArgs args
 // Writes one row of a gradient through phi.
 template <typename T>
 __device__ __forceinline__ void store_gradient(T* row, const float (&phi)[kLaneWidth],
-                                               const float (&gradient)[kLaneWidth],
-                                               const Map& map,
+                                               const float (&gradient)[kLaneWidth], const Map& map,
                                                int width) {
 #pragma unroll
   for (int j = 0; j < kLaneWidth; ++j) {
@@ -174,8 +172,8 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const Line
   const T* q = args.q_den.head<const T>(place.batch, place.head);
   const T* k = args.k_den.head<const T>(place.batch, place.head);
   T* d_q = args.d_q_den.head<T>(place.batch, place.head);
-  const float weight =
-      args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index] : 0.f;
+  const float weight = args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index]
+                                   : 0.f;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first = args.causal && warp > 0 ? block.count : warp;
@@ -225,8 +223,8 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_k(const Line
   const T* q = args.q_den.head<const T>(place.batch, place.head);
   const T* k = args.k_den.head<const T>(place.batch, place.head);
   T* d_k = args.d_k_den.head<T>(place.batch, place.head);
-  const float weight =
-      args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index] : 0.f;
+  const float weight = args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index]
+                                   : 0.f;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first = args.causal && warp > 0 ? block.count : warp;

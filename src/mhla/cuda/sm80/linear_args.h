@@ -32,7 +32,8 @@ struct LinearArgs {
   int slots;  // of the largest block of queries
 
   RowTensor q, k, v, o, d_o, d_q, d_k, d_v;
-  RowTensor q_den, k_den, d_q_den, d_k_den;  // the same as q and k unless the problem separates them
+  RowTensor q_den, k_den, d_q_den,
+      d_k_den;  // the same as q and k unless the problem separates them
 
   // Summaries are [pair][block][entries] in the summary type: a [DK][DV] matrix per dv tile, then,
   // when the rows take dot products, the key sum [DK].
@@ -46,24 +47,24 @@ struct LinearArgs {
 
   // Key sums are [pair][block][DK].
   float* z;
-  const float* z_read;   // what q~ is multiplied with: z~, or z for shared_position
-  float* dz_read;        // gradient of z_read
-  const float* dz;       // gradient of z
+  const float* z_read;  // what q~ is multiplied with: z~, or z for shared_position
+  float* dz_read;       // gradient of z_read
+  const float* dz;      // gradient of z
 
   // Rows are [pair][q block][slot].
   Rows rows;
-  float* row_base;   // phi(q) . z_read
-  float* row_intra;  // phi(q) . sum of the keys up to this position, causal only
+  float* row_base;       // phi(q) . z_read
+  float* row_intra;      // phi(q) . sum of the keys up to this position, causal only
   const float* row_den;  // row_base, mixed over blocks for shared_position
   float* row_inv;
-  float* row_dden;   // gradient of the denominator times the scale
+  float* row_dden;     // gradient of the denominator times the scale
   const float* row_e;  // gradient of row_base: row_dden, mixed back for shared_position
-  bool has_rows;     // the numerator's q and k also carry the denominator's gradient
+  bool has_rows;       // the numerator's q and k also carry the denominator's gradient
 
   bool causal;
-  const float* diagonal;     // m_ii, [heads or 1][rows of the mixing matrix]
-  int diagonal_stride;       // between heads; 0 when shared
-  float* diagonal_terms;     // [batch * all_heads][q_blocks]: gradient of m_ii inside the block
+  const float* diagonal;  // m_ii, [heads or 1][rows of the mixing matrix]
+  int diagonal_stride;    // between heads; 0 when shared
+  float* diagonal_terms;  // [batch * all_heads][q_blocks]: gradient of m_ii inside the block
 };
 
 // Which block of which pair a thread block works on. Heads vary fastest: their rows are neighbours

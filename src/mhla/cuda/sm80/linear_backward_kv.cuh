@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv(const LinearArgs args
   const T* k = args.k.head<const T>(place.batch, place.head);
   const T* v = args.v.head<const T>(place.batch, place.head);
   const std::int64_t summary = place.summary;
-  const G* d_summary =
-      static_cast<const G*>(args.d_summaries) + summary * args.entries;
+  const G* d_summary = static_cast<const G*>(args.d_summaries) + summary * args.entries;
 
   // A step is one dv tile of one row tile; with several dv tiles there is one stage.
   const int tiles = (block.count + L::kRows - 1) / L::kRows;

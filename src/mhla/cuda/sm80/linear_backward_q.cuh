@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
     // phi(q), and the two row dots the factor and the gradient of the denominator need.
     if (j == 0) {
       map_tile<KTile>(q_tile, args.map, rows, args.dk,
-                      [&](int row, int col, const float(&x)[kChunk<T>]) {
+                      [&](int row, int col, const float (&x)[kChunk<T>]) {
                         if (!with_o) return;
                         float dot = 0.f;
 #pragma unroll
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
     }
     if (with_o) {
       const T* o_tile = o_tiles + stage * VTile::kElements;
-      VTile::transform(d_tile, [&](int row, int col, const float(&x)[kChunk<T>]) {
+      VTile::transform(d_tile, [&](int row, int col, const float (&x)[kChunk<T>]) {
         float y[kChunk<T>];
         unpack<T>(*reinterpret_cast<const Chunk*>(o_tile + row * VTile::kLd + col), y);
         float dot = 0.f;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
     __syncthreads();
 
     // g, and the weighted sum of queries.
-    VTile::transform(d_tile, [&](int row, int col, float(&x)[kChunk<T>]) {
+    VTile::transform(d_tile, [&](int row, int col, float (&x)[kChunk<T>]) {
 #pragma unroll
       for (int i = 0; i < kChunk<T>; ++i) x[i] *= factors[row];
       if constexpr (!L::kSameType) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
       return L::kSameType;
     });
     if (with_rows && j == 0) {
-      KTile::transform(q_tile, [&](int row, int, const float(&x)[kChunk<T>]) {
+      KTile::transform(q_tile, [&](int row, int, const float (&x)[kChunk<T>]) {
 #pragma unroll
         for (int i = 0; i < kChunk<T>; ++i) dz[i] += e[row] * x[i];
         return false;

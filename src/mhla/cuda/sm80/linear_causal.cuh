@@ -56,7 +56,7 @@ __device__ __forceinline__ void load_rows(const LinearArgs& args, const DeviceBl
 template <typename L>
 __device__ __forceinline__ void scale_rows(const CausalTiles<L>& tiles) {
   using T = typename L::T;
-  L::VTile::transform(tiles.d_o, [&](int row, int col, float(&x)[kChunk<T>]) {
+  L::VTile::transform(tiles.d_o, [&](int row, int col, float (&x)[kChunk<T>]) {
 #pragma unroll
     for (int i = 0; i < kChunk<T>; ++i) x[i] *= tiles.factors[row];
     if constexpr (!L::kSameType) {
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs a
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const int col0 = L::row_part() * L::kRowVI * 8;
 
-  L::STile::load(tiles.s, static_cast<const G*>(args.mixed) +
-                              summary * args.entries + tile_v * (L::DK * L::DV));
+  L::STile::load(tiles.s, static_cast<const G*>(args.mixed) + summary * args.entries +
+                              tile_v * (L::DK * L::DV));
   const int count = (block.count + L::kRows - 1) / L::kRows;
   for (int r = 0; r < count; ++r) {
     // What earlier blocks contribute.

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
     copies_done();
     __syncthreads();
     map_tile<KTile>(tiles.q, args.map, block.count - first, args.dk,
-                    [&](int row, int, const float(&x)[kChunk<T>]) {
+                    [&](int row, int, const float (&x)[kChunk<T>]) {
 #pragma unroll
                       for (int i = 0; i < kChunk<T>; ++i) dz[i] += tiles.sums[row] * x[i];
                     });
@@ -188,8 +188,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearAr
   const T* v = args.v.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
   const std::int64_t summary = place.summary;
-  const G* d_summary =
-      static_cast<const G*>(args.d_summaries) + summary * args.entries;
+  const G* d_summary = static_cast<const G*>(args.d_summaries) + summary * args.entries;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const int col_k = L::row_part() * L::kRowKI * 8, col_v = L::row_part() * L::kRowVI * 8;
   const int count = (block.count + L::kRows - 1) / L::kRows;

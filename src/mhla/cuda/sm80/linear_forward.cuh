@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) 
     T* k_tile = k_tiles + t % args.stages * KTile::kElements;
     const T* v_tile = v_tiles + t % args.stages * VTile::kElements;
     map_tile<KTile>(k_tile, args.map, block.count - t * L::kRows, args.dk,
-                    [&](int, int, const float(&x)[kChunk<T>]) {
+                    [&](int, int, const float (&x)[kChunk<T>]) {
 #pragma unroll
                       for (int i = 0; i < kChunk<T>; ++i) sums[i] += x[i];
                     });
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) 
   });
   __syncthreads();
   const std::int64_t summary = place.summary;
-  L::STile::store(staged, static_cast<G*>(args.summaries) +
-                              summary * args.entries + tile_v * (L::DK * L::DV));
+  L::STile::store(
+      staged, static_cast<G*>(args.summaries) + summary * args.entries + tile_v * (L::DK * L::DV));
   if (args.z != nullptr && tile_v == 0) {
     __syncthreads();
     reduce_columns<KTile, L::DK, L::kThreads>(reinterpret_cast<float*>(shared), sums,
@@ -85,7 +85,8 @@ constexpr int readout_bytes(int stages) {
          L::kRowBytes;
 }
 
-// o = phi(q) S~_i, times the factor of the row (Eq. 5). One thread block per (pair, block, dv tile).
+// o = phi(q) S~_i, times the factor of the row (Eq. 5). One thread block per (pair, block, dv
+// tile).
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
   ptx::begin_after_previous();
@@ -115,8 +116,8 @@ __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
   };
   const int tiles = (block.count + L::kRows - 1) / L::kRows;
   if (tiles == 0) return;
-  L::STile::load(s_tile, static_cast<const G*>(args.mixed) +
-                             summary * args.entries + tile_v * (L::DK * L::DV));
+  L::STile::load(s_tile, static_cast<const G*>(args.mixed) + summary * args.entries +
+                             tile_v * (L::DK * L::DV));
   start(0);
   if (args.rows == Rows::dot) {
     for (int c = threadIdx.x; c < L::DK; c += L::kThreads) z[c] = args.z_read[summary * L::DK + c];
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
     const int rows = block.count - t * L::kRows;
     if (args.rows == Rows::dot) {
       map_tile<KTile>(q_tile, args.map, rows, args.dk,
-                      [&](int row, int col, const float(&x)[kChunk<T>]) {
+                      [&](int row, int col, const float (&x)[kChunk<T>]) {
                         float dot = 0.f;
 #pragma unroll
                         for (int i = 0; i < kChunk<T>; ++i) dot += x[i] * z[col + i];

@@ -22,15 +22,14 @@ void add_packed(LinearKernels& k) {
   using P = Packed<DK, DV>;
   using Q = Packed<DK, DV, BackwardShape<DK, DV>>;
   static_assert(Q::kRows == P::kRows);
-  constexpr bool kSmall = P::kThreads <= 128;
-  constexpr int kBlocks = kSmall ? 6 : 2, kFewer = kSmall ? 3 : 2;
-  k.summaries = staged(packed_summaries<P>, P::kThreads, kSmall ? 5 : 2, kMostStages,
+  k.summaries = staged(packed_summaries<P>, P::kThreads, P::kBlocks, kMostStages,
                        packed_summaries_bytes<P>);
-  k.readout = staged(packed_readout<P>, P::kThreads, kBlocks, kMostStages, packed_readout_bytes<P>);
-  k.packed_backward_q = staged(packed_backward_q<Q>, Q::kThreads, Q::kThreads >= 256 ? 1 : kFewer,
-                               kMostStages, packed_backward_q_bytes<Q>);
-  k.packed_backward_kv =
-      staged(packed_backward_kv<P>, P::kThreads, kFewer, kMostStages, packed_backward_kv_bytes<P>);
+  k.readout = staged(packed_readout<P>, P::kThreads, P::kReadoutBlocks, kMostStages,
+                     packed_readout_bytes<P>);
+  k.packed_backward_q = staged(packed_backward_q<Q>, Q::kThreads, Q::kBackwardQBlocks, kMostStages,
+                               packed_backward_q_bytes<Q>);
+  k.packed_backward_kv = staged(packed_backward_kv<P>, P::kThreads, P::kBackwardKvBlocks,
+                                kMostStages, packed_backward_kv_bytes<P>);
   using Causal = PackedCausalTiles<P>;
   k.packed_readout_causal = {packed_readout_causal<P>, P::kThreads, 1, Causal::kBytes};
   k.packed_backward_q_causal = {packed_backward_q_causal<Q>, Q::kThreads, 1, Causal::kBytes};
@@ -41,10 +40,8 @@ template <typename T, int DK, int DV>
 const LinearKernels& linear_kernels() {
   using L = Linear<T, DK, DV>;
   static const LinearKernels kernels = [] {
-    LinearKernels k{.dk = DK,
-                    .dv = DV,
-                    .rows = L::kRows,
-                    .carry_floats = Carry<L>::kSums * L::kThreads};
+    LinearKernels k{
+        .dk = DK, .dv = DV, .rows = L::kRows, .carry_floats = Carry<L>::kSums * L::kThreads};
     if constexpr (std::is_same_v<T, bf16>) {
       add_packed<DK, DV>(k);
     } else {

@@ -22,8 +22,8 @@ struct LinearKernel {
 };
 
 struct LinearKernels {
-  int dk, dv;  // padded widths: all of dk, one tile of dv
-  int rows;    // tokens of a tile
+  int dk, dv;        // padded widths: all of dk, one tile of dv
+  int rows;          // tokens of a tile
   int carry_floats;  // per summary and dv tile
   LinearKernel summaries, readout, backward_q, backward_kv;
   LinearKernel packed_backward_q, packed_backward_kv;  // one dv tile; bf16 only
@@ -51,14 +51,14 @@ inline constexpr int kMixKernels = 5, kWeightGradientKernels = 4;
 struct TypeKernels {
   int summary_size;  // bytes of an element of a summary
   Kernel<PrepareArgs> prepare_weights;
-  MixKernel mix[kMixKernels], mix_transposed[kMixKernels];  // by rows, ascending
+  MixKernel mix[kMixKernels], mix_transposed[kMixKernels];       // by rows, ascending
   WeightGradientKernel weight_gradient[kWeightGradientKernels];  // by tile, ascending
   Kernel<LinearArgs> key_sums, row_products, row_factors;
   Kernel<LinearArgs> denominator_backward_q, denominator_backward_k;
 };
 
 // One file each: linear_<type>_<dk>.cu and types_<type>.cu.
-#define MHLA_LINEAR_KERNELS(type)                \
+#define MHLA_LINEAR_KERNELS(type)                     \
   const LinearKernels& linear_kernels_##type##_32();  \
   const LinearKernels& linear_kernels_##type##_64();  \
   const LinearKernels& linear_kernels_##type##_80();  \

@@ -24,8 +24,8 @@ struct Linear {
   using PTile = MatrixTile<G, kRows, kRows, kThreads>;  // scores inside a block
   // NOTE: the scaled gradient replaces d_o in place when both have the same type.
   static constexpr int kGBytes = kSameType ? 0 : GTile::kBytes;
-  static constexpr int kDotBytes =
-      kRows * (KTile::kPerRow + VTile::kPerRow) * static_cast<int>(sizeof(float));
+  static constexpr int kDotBytes = kRows * (KTile::kPerRow + VTile::kPerRow) *
+                                   static_cast<int>(sizeof(float));
   static constexpr int kVectorBytes = DK * static_cast<int>(sizeof(float));
   static constexpr int kRowBytes = 3 * kRows * static_cast<int>(sizeof(float));
 
@@ -48,7 +48,7 @@ struct Linear {
 // phi of a tile of q or k, zero where there is no token or no column: padding must not become eps.
 template <typename Tile, typename T, typename F>
 __device__ __forceinline__ void map_tile(T* tile, const Map& map, int rows, int cols, F&& seen) {
-  Tile::transform(tile, [&](int row, int col, float(&x)[kChunk<T>]) {
+  Tile::transform(tile, [&](int row, int col, float (&x)[kChunk<T>]) {
 #pragma unroll
     for (int i = 0; i < kChunk<T>; ++i) {
       const float phi = row < rows && col + i < cols ? feature(map, x[i]) : 0.f;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void map_tile(T* tile, const Map& map, int rows, int 
 }
 template <typename Tile, typename T>
 __device__ __forceinline__ void map_tile(T* tile, const Map& map, int rows, int cols) {
-  map_tile<Tile>(tile, map, rows, cols, [](int, int, const float(&)[kChunk<T>]) {});
+  map_tile<Tile>(tile, map, rows, cols, [](int, int, const float (&)[kChunk<T>]) {});
 }
 
 // Adds up per-thread sums of chunks that share a column, in a fixed order: out[DK].

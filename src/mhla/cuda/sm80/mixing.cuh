@@ -9,7 +9,7 @@
 namespace mhla::cuda {
 
 inline constexpr int kMixThreads = 256;
-inline constexpr int kMixDepth = 32;   // columns of the weights per step
+inline constexpr int kMixDepth = 32;  // columns of the weights per step
 inline constexpr int kMixStages = 3;
 
 // 8 warps as kWM x (8 / kWM), each MI x NI tiles of 16 x 8; NI counts for 16-bit summaries.
@@ -22,20 +22,22 @@ struct Mix {
   static constexpr int kCols = 8 / kWM * kWarpCols;               // entries of a summary: a slab
   static constexpr int kWRows = kTransposed ? kMixDepth : kRows;  // weights as they are stored
   static constexpr int kWCols = kTransposed ? kRows : kMixDepth;
-  static constexpr int kWLd = kWCols + kPad<G>, kSLd = kCols + kPad<G>, kOutLd = kWarpCols + kPad<G>;
+  static constexpr int kWLd = kWCols + kPad<G>, kSLd = kCols + kPad<G>,
+                       kOutLd = kWarpCols + kPad<G>;
   static constexpr int kStage = kWRows * kWLd + kMixDepth * kSLd;  // elements
   static constexpr int kOut = 8 * 16 * kOutLd;                     // 16 rows of each warp
   static constexpr int kBytes = (kMixStages * kStage + kOut) * static_cast<int>(sizeof(G));
+  static constexpr int kBlocks = MI * NI <= 8 ? 3 : 2;  // what the accumulators leave registers for
 };
 
 // S~_i = sum over b of m_ib S_b; transposed: dS_b = sum over i of m_ib dS~_i.
 // One thread block per (pair, some slabs of entries, task).
 template <typename M, typename G>
-__global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
+__global__ void __launch_bounds__(kMixThreads, M::kBlocks) mix(const MixArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   G* staged = stages + kMixStages * M::kStage + warp * 16 * M::kOutLd;
 
   // Tasks of the same entries are neighbours: what one reads the others find in the L2 cache.
@@ -58,14 +60,16 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
   constexpr int kWPerRow = M::kWCols / kChunk<G>, kSPerRow = M::kCols / kChunk<G>;
   constexpr int kSRows = kMixThreads / kSPerRow;  // rows of summaries that all threads copy at once
   static_assert(kMixThreads % kSPerRow == 0 && kMixDepth % kSRows == 0);
-  const int row_s = static_cast<int>(threadIdx.x) / kSPerRow;
-  const int col_s = static_cast<int>(threadIdx.x) % kSPerRow * kChunk<G>;
+  const int row_s = static_cast<int>(threadIdx.x / kSPerRow);
+  const int col_s = static_cast<int>(threadIdx.x % kSPerRow) * kChunk<G>;
   int next_entry = slab0 * M::kCols, next_col = task.col_begin;  // what `start` loads
   const auto start = [&](int step) {
     G* w_tile = stages + step % kMixStages * M::kStage;
     G* s_tile = w_tile + M::kWRows * M::kWLd;
-    const G* from_w = weights + static_cast<std::int64_t>(M::kTransposed ? next_col : task.row) *
-                                    args.weights_ld + (M::kTransposed ? task.row : next_col);
+    const G* from_w = weights +
+                      static_cast<std::int64_t>(M::kTransposed ? next_col : task.row) *
+                          args.weights_ld +
+                      (M::kTransposed ? task.row : next_col);
     for (int i = threadIdx.x; i < M::kWRows * kWPerRow; i += kMixThreads) {
       const int r = i / kWPerRow, c = i % kWPerRow * kChunk<G>;
       ptx::copy_async(w_tile + r * M::kWLd + c, from_w + r * args.weights_ld + c, true);
@@ -76,7 +80,7 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
 #pragma unroll
     for (int r = 0; r < kMixDepth; r += kSRows) {
       const bool valid = inside && next_col + row_s + r < task.in_rows;
-      ptx::copy_async(s_tile + (row_s + r) * M::kSLd + col_s, valid ? from : in, valid);
+      ptx::copy_async(s_tile + (row_s + r) * M::kSLd + col_s, from, valid);
       from += kSRows * static_cast<std::int64_t>(args.entries);
     }
     next_col += kMixDepth;
@@ -106,8 +110,11 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
     }
 
     // Out through the warp's own shared memory, 16 rows at a time, in whole sectors.
-    const int entry = (slab0 + slab) * M::kCols + n0;
-    constexpr int kPerRow = M::kWarpCols / kChunk<G>;
+    constexpr int kPerRow = M::kWarpCols / kChunk<G>, kRowsAtOnce = 32 / kPerRow;
+    const int r0 = lane / kPerRow, c = lane % kPerRow * kChunk<G>;
+    const int entry = (slab0 + slab) * M::kCols + n0 + c;
+    G* to = out + static_cast<std::int64_t>(task.row + m0 + r0) * args.entries + entry;
+    int row = entry < args.entries ? task.row + m0 + r0 : task.out_rows;
 #pragma unroll
     for (int i = 0; i < M::MI; ++i) {
 #pragma unroll
@@ -118,13 +125,13 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix(const MixArgs args) {
       }
       ptx::sync_warp();
 #pragma unroll
-      for (int n = lane; n < 16 * kPerRow; n += 32) {
-        const int r = n / kPerRow, c = n % kPerRow * kChunk<G>;
-        const int row = task.row + m0 + i * 16 + r;
-        if (row < task.out_rows && entry + c < args.entries) {
-          *reinterpret_cast<Chunk*>(out + static_cast<std::int64_t>(row) * args.entries + entry + c) =
-              *reinterpret_cast<const Chunk*>(staged + r * M::kOutLd + c);
+      for (int r = 0; r < 16; r += kRowsAtOnce) {
+        if (row < task.out_rows) {
+          *reinterpret_cast<Chunk*>(to) = *reinterpret_cast<const Chunk*>(staged +
+                                                                          (r0 + r) * M::kOutLd + c);
         }
+        row += kRowsAtOnce;
+        to += kRowsAtOnce * static_cast<std::int64_t>(args.entries);
       }
       ptx::sync_warp();
     }
@@ -147,7 +154,8 @@ struct WeightGradient {
 
 // Partial sums of dm_ib = <dS~_i, S_b>. One thread block per (split of the work, tile, matrix).
 template <typename W, typename G>
-__global__ void __launch_bounds__(W::kThreads) weight_gradient(const WeightGradientArgs args) {
+__global__ void __launch_bounds__(W::kThreads, W::kTile <= 16 ? 4 : 2)
+    weight_gradient(const WeightGradientArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
@@ -185,8 +193,8 @@ __global__ void __launch_bounds__(W::kThreads) weight_gradient(const WeightGradi
       const bool in_right = inside && col0 + r < sequence.k_rows;
       const std::int64_t row = static_cast<std::int64_t>(row0 + r) * args.entries + c;
       const std::int64_t col = static_cast<std::int64_t>(col0 + r) * args.entries + c;
-      ptx::copy_async(left + r * W::kLd + c, in_left ? from_left + row : args.left, in_left);
-      ptx::copy_async(right + r * W::kLd + c, in_right ? from_right + col : args.right, in_right);
+      ptx::copy_async(left + r * W::kLd + c, from_left + row, in_left);
+      ptx::copy_async(right + r * W::kLd + c, from_right + col, in_right);
     }
     if (++unit_step == unit_steps) {
       unit_step = 0;

@@ -18,15 +18,15 @@ inline constexpr int kMixPad = 128;
 
 struct MixArgs {
   const MixTask* tasks;
-  const void* weights;           // [heads or 1][padded rows][padded cols]
-  std::int64_t weights_stride;   // between heads; 0 when shared
+  const void* weights;          // [heads or 1][padded rows][padded cols]
+  std::int64_t weights_stride;  // between heads; 0 when shared
   int weights_ld;
-  const void* in;                // [pair][in_blocks][entries]
-  void* out;                     // [pair][out_blocks][entries]
+  const void* in;  // [pair][in_blocks][entries]
+  void* out;       // [pair][out_blocks][entries]
   int in_blocks, out_blocks;
   int entries;
-  int head_first, heads;         // of the pairs
-  int slabs_per_block;           // of entries
+  int head_first, heads;  // of the pairs
+  int slabs_per_block;    // of entries
   int task_count;
 };
 
@@ -38,19 +38,19 @@ struct MixSequence {
 struct WeightGradientArgs {
   const MixSequence* sequences;
   int sequence_count;
-  const void* left;    // [pair][q_blocks][entries]
-  const void* right;   // [pair][k_blocks][entries]
+  const void* left;   // [pair][q_blocks][entries]
+  const void* right;  // [pair][k_blocks][entries]
   int q_blocks, k_blocks;
   int entries;
-  int pairs;           // all pairs of the launch
-  int heads;           // of the launch; 1 matrix per head when per_head
+  int pairs;  // all pairs of the launch
+  int heads;  // of the launch; 1 matrix per head when per_head
   bool per_head;
-  bool lower_only;     // entries above the diagonal are never read
-  float* partial;      // [split][matrix][padded rows][padded cols]
+  bool lower_only;              // entries above the diagonal are never read
+  float* partial;               // [split][matrix][padded rows][padded cols]
   std::int64_t partial_stride;  // between splits
   int rows_padded, cols_padded;
-  int matrix_first;    // first matrix of the launch
-  int tiles_n;         // tiles across the columns that are used
+  int matrix_first;  // first matrix of the launch
+  int tiles_n;       // tiles across the columns that are used
 };
 
 struct PrepareArgs {
@@ -58,10 +58,10 @@ struct PrepareArgs {
   std::int64_t head_stride, row_stride, col_stride;
   int matrices, rows, cols;  // the part that is used
   int rows_padded, cols_padded;
-  int mask;                  // the order of mhla::Mask
-  void* weights;             // summary type
+  int mask;       // the order of mhla::Mask
+  void* weights;  // summary type
   float* weights_f32;
-  float* diagonal;           // [matrices][rows_padded]
+  float* diagonal;  // [matrices][rows_padded]
 };
 
 struct ReduceArgs {
@@ -76,7 +76,7 @@ struct ReduceArgs {
   int matrices, rows, cols;  // of d_mixing
   // Causal: gradients of m_ii from inside the blocks, [batch][heads][blocks].
   const float* diagonal_terms;
-  const int* block_index;    // [blocks]: row of the mixing matrix
+  const int* block_index;  // [blocks]: row of the mixing matrix
   int batch, heads, blocks;
   bool per_head;
 };

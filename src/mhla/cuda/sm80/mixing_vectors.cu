@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
     }
   }
   args.partial[blockIdx.x * args.partial_stride +
-               (static_cast<std::int64_t>(args.matrix_first + matrix) * args.rows_padded + row0 + i) *
+               (static_cast<std::int64_t>(args.matrix_first + matrix) * args.rows_padded + row0 +
+                i) *
                    args.cols_padded +
                col0 + b] = sum;
 }
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
 __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
   ptx::begin_after_previous();
   __shared__ float sums[32][33];
-  const int column = threadIdx.x % 32, lane = threadIdx.x / 32;  // a weight, and a share of the work
+  const int column = threadIdx.x % 32,
+            lane = threadIdx.x / 32;  // a weight, and a share of the work
   const std::int64_t n = blockIdx.x * 32LL + column;
   const bool exists = n < static_cast<std::int64_t>(args.matrices) * args.rows * args.cols;
   const int b = static_cast<int>(n % args.cols);
@@ -64,9 +66,10 @@ __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
 
   float sum = 0.f;
   if (exists && i < args.used_rows && b < args.used_cols && weight_is_read(args.mask, i, b)) {
-    const float* partial =
-        args.partial +
-        (static_cast<std::int64_t>(matrix) * args.rows_padded + i) * args.cols_padded + b;
+    const float* partial = args.partial +
+                           (static_cast<std::int64_t>(matrix) * args.rows_padded + i) *
+                               args.cols_padded +
+                           b;
 #pragma unroll 4
     for (int split = lane; split < args.splits; split += 32) {
       sum += partial[split * args.partial_stride];
@@ -77,8 +80,8 @@ __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
       if (args.block_index[block] != i) continue;
       const int pairs = args.per_head ? args.batch : args.batch * args.heads;
       for (int p = lane; p < pairs; p += 32) {
-        const std::int64_t pair =
-            args.per_head ? static_cast<std::int64_t>(p) * args.heads + matrix : p;
+        const std::int64_t pair = args.per_head ? static_cast<std::int64_t>(p) * args.heads + matrix
+                                                : p;
         sum += args.diagonal_terms[pair * args.blocks + block];
       }
     }

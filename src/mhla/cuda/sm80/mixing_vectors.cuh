@@ -17,8 +17,8 @@ __device__ __forceinline__ bool weight_is_read(int mask, int i, int b) {
 template <typename G>
 __global__ void __launch_bounds__(256) prepare_weights(const PrepareArgs args) {
   ptx::begin_after_previous();
-  const std::int64_t size =
-      static_cast<std::int64_t>(args.matrices) * args.rows_padded * args.cols_padded;
+  const std::int64_t size = static_cast<std::int64_t>(args.matrices) * args.rows_padded *
+                            args.cols_padded;
   for (std::int64_t n = blockIdx.x * 256LL + threadIdx.x; n < size; n += gridDim.x * 256LL) {
     const int col = static_cast<int>(n % args.cols_padded);
     const std::int64_t rest = n / args.cols_padded;
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(256) prepare_weights(const PrepareArgs args) {
     const int matrix = static_cast<int>(rest / args.rows_padded);
     float value = 0.f;
     if (row < args.rows && col < args.cols) {
-      value = args.mixing[matrix * args.head_stride + row * args.row_stride +
-                          col * args.col_stride];
+      value =
+          args.mixing[matrix * args.head_stride + row * args.row_stride + col * args.col_stride];
     }
     if (row == col) args.diagonal[matrix * args.rows_padded + row] = value;
     if (!weight_is_read(args.mask, row, col)) value = 0.f;
@@ -52,23 +52,25 @@ __global__ void __launch_bounds__(kVectorThreads) mix_vectors(const MixArgs args
   if (entry >= args.entries || row >= task.out_rows) return;
   const float* weights = static_cast<const float*>(args.weights) +
                          (args.head_first + pair % args.heads) * args.weights_stride;
-  const float* in =
-      static_cast<const float*>(args.in) +
-      (static_cast<std::int64_t>(pair) * args.in_blocks + task.in_first) * args.entries + entry;
+  const float* in = static_cast<const float*>(args.in) +
+                    (static_cast<std::int64_t>(pair) * args.in_blocks + task.in_first) *
+                        args.entries +
+                    entry;
   float sums[kVectorRows] = {};
   const int end = min(task.col_end, task.in_rows);
   for (int col = task.col_begin; col < end; ++col) {
     const float x = in[static_cast<std::int64_t>(col) * args.entries];
 #pragma unroll
     for (int r = 0; r < kVectorRows; ++r) {
-      const std::int64_t at = kTransposed ? static_cast<std::int64_t>(col) * args.weights_ld + row + r
-                                          : static_cast<std::int64_t>(row + r) * args.weights_ld + col;
+      const std::int64_t at = kTransposed
+                                  ? static_cast<std::int64_t>(col) * args.weights_ld + row + r
+                                  : static_cast<std::int64_t>(row + r) * args.weights_ld + col;
       sums[r] += weights[at] * x;
     }
   }
-  float* out =
-      static_cast<float*>(args.out) +
-      (static_cast<std::int64_t>(pair) * args.out_blocks + task.out_first) * args.entries + entry;
+  float* out = static_cast<float*>(args.out) +
+               (static_cast<std::int64_t>(pair) * args.out_blocks + task.out_first) * args.entries +
+               entry;
 #pragma unroll
   for (int r = 0; r < kVectorRows; ++r) {
     if (row + r < task.out_rows) out[static_cast<std::int64_t>(row + r) * args.entries] = sums[r];

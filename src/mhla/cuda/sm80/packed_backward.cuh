@@ -16,7 +16,7 @@ constexpr int packed_backward_q_bytes(int stages) {
 template <typename P>
 __device__ __forceinline__ void row_dots(float (&low)[4], float (&high)[4], const bf16* a,
                                          const bf16* b) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const bf16* pa = a + lane % 16 * P::VRows::kLd + lane / 16 * 8;
   const bf16* pb = b + (lane % 8 + lane / 16 * 8) * P::VRows::kLd + lane / 8 % 2 * 8;
 #pragma unroll
@@ -33,7 +33,7 @@ __device__ __forceinline__ void row_dots(float (&low)[4], float (&high)[4], cons
 template <typename P>
 __device__ __forceinline__ void row_denominators(float (&den)[4], const bf16* rows,
                                                  const bf16* s_tile) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const bf16* pa = rows + lane % 16 * P::KRows::kLd + lane / 16 * 8;
   const bf16* pz = s_tile + lane % 16 * P::STile::kLd + P::DV;
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_gradient(Accumulator<P::kSumMI, P::kSumNI>& 
                                              float (&dz)[P::kSumMI][4], bool with_e, const bf16* q,
                                              const bf16* d_o, const bf16* factors,
                                              const bf16* e_high, const bf16* e_low) {
-  const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), t = lane % 4, g = lane / 4;
   const bf16* pq = q + (lane % 8 + lane / 16 * 8) * P::KRows::kLd + lane / 8 % 2 * 8 + P::sum_row();
   const bf16* pd = d_o + lane % 16 * P::VRows::kLd + lane / 16 * 8 + P::sum_col();
   const auto word = [](const bf16* p) { return *reinterpret_cast<const std::uint32_t*>(p); };
@@ -91,7 +91,7 @@ __device__ __forceinline__ void add_gradient(Accumulator<P::kSumMI, P::kSumNI>& 
 
 // As `backward_q` of linear_backward_q.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : P::kThreads < 256 ? 2 : 1)
+__global__ void __launch_bounds__(P::kThreads, P::kBackwardQBlocks)
     packed_backward_q(const LinearArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
@@ -116,27 +116,27 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : P::kThre
   const int tiles = (block.count + P::kRows - 1) / P::kRows;
   P::STile::load(s_tile, mixed);
   if (dot) load_key_sum<P>(s_tile, mixed + P::DK * P::DV);
-  for (int c = threadIdx.x; c < P::DK; c += P::kThreads) {
+  for_each_of<P::DK, P::kThreads>([&](int c) {
     z[c] = dot             ? to_float(mixed[P::DK * P::DV + c])
            : args.has_rows ? args.z_read[place.summary * P::DK + c]
                            : 0.f;
-  }
+  });
 
   Accumulator<P::kSumMI, P::kSumNI> ds;
   clear(ds);
   float dz[P::kSumMI][4] = {};
   const bool with_e = args.has_rows && P::sum_col() == 0;
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16;
+  Stages stages{args.stages, tiles};
 #pragma unroll 1
-  for (int t = 0, started = 0; t < tiles; ++t) {
-    keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages;
+  for (int t = 0; t < tiles; ++t, stages.advance()) {
+    stages.keep_ahead(t, [&](int next, int stage) {
       const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
       P::KRows::load(q_tiles + stage * P::kKElements, q, args.q, tokens, args.dk);
       P::VRows::load(d_tiles + stage * P::kVElements, d_o, args.d_o, tokens, args.dv);
       if (dot) P::VRows::load(o_tiles + stage * P::kOutElements, o, args.o, tokens, args.dv);
     });
-    const int stage = t % args.stages;
+    const int stage = stages.now;
     bf16* q_tile = q_tiles + stage * P::kKElements;
     const bf16* d_tile = d_tiles + stage * P::kVElements;
     bf16* o_tile = o_tiles + stage * P::kOutElements;
@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : P::kThre
     float den[4] = {}, low[4] = {}, high[4] = {};
     if (dot) {
       row_denominators<P>(den, q_tile + group_row * P::KRows::kLd, s_tile);
-      row_dots<P>(low, high, d_tile + group_row * P::VRows::kLd, o_tile + group_row * P::VRows::kLd);
+      row_dots<P>(low, high, d_tile + group_row * P::VRows::kLd,
+                  o_tile + group_row * P::VRows::kLd);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -221,7 +222,7 @@ constexpr int packed_backward_kv_bytes(int stages) {
 
 // As `backward_kv` of linear_backward_kv.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kBackwardKvBlocks)
     packed_backward_kv(const LinearArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
@@ -238,24 +239,24 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 3 : 2)
   const int tiles = (block.count + P::kRows - 1) / P::kRows;
   if (tiles == 0) return;
   P::STile::load(s_tile, d_summary);
-  for (int c = threadIdx.x; c < P::DK; c += P::kThreads) {
-    dz[c] = !args.has_rows      ? 0.f
+  for_each_of<P::DK, P::kThreads>([&](int c) {
+    dz[c] = !args.has_rows     ? 0.f
             : args.sums_inside ? to_float(d_summary[P::DK * P::DV + c])
                                : args.dz[place.summary * P::DK + c];
-  }
+  });
 
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16;
   const int col_k = P::Warps::part() * P::kKI * 8, col_v = P::Warps::part() * P::kVI * 8;
+  Stages stages{args.stages, tiles};
 #pragma unroll 1
-  for (int t = 0, started = 0; t < tiles; ++t) {
-    keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages;
+  for (int t = 0; t < tiles; ++t, stages.advance()) {
+    stages.keep_ahead(t, [&](int next, int stage) {
       const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
       P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, tokens, args.dk);
       P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, tokens, args.dv);
     });
-    bf16* k_tile = k_tiles + t % args.stages * P::kKElements;
-    bf16* v_tile = v_tiles + t % args.stages * P::kVElements;
+    bf16* k_tile = k_tiles + stages.now * P::kKElements;
+    bf16* v_tile = v_tiles + stages.now * P::kVElements;
     P::KRows::map(k_tile, args.map, block.count - t * P::kRows, args.dk);
     if (t == 0) __syncthreads();  // the summary is there
     else P::Warps::sync();

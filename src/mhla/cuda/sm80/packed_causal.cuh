@@ -15,9 +15,9 @@ struct PackedCausalTiles {
   float *factors, *dden;
   bf16 *factors_bf16, *e_high, *e_low;
 
-  static constexpr int kBytes =
-      2 * (2 * P::kKElements + 2 * P::kVElements + P::STile::kElements + P::kRows * kPLd) +
-      P::kRows * (2 * 4 + 3 * 2);
+  static constexpr int kBytes = 2 * (2 * P::kKElements + 2 * P::kVElements + P::STile::kElements +
+                                     P::kRows * kPLd) +
+                                P::kRows * (2 * 4 + 3 * 2);
 
   __device__ explicit PackedCausalTiles(unsigned char* shared) {
     q = reinterpret_cast<bf16*>(shared);
@@ -36,7 +36,7 @@ struct PackedCausalTiles {
   // The factor of each row, and the gradients of its denominator.
   __device__ __forceinline__ void load_rows(const LinearArgs& args, const DeviceBlock& block,
                                             std::int64_t summary, bool gradients) const {
-    const int r = threadIdx.x;
+    const int r = static_cast<int>(threadIdx.x);
     if (r >= P::kRows) return;
     const bool valid = r < block.count, given = valid && args.rows == Rows::given;
     const std::int64_t at = summary * args.slots + (given ? block.slot(r) : 0);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void store_triangle(Accumulator<1, PackedCausalTiles<
                                                const PackedCausalTiles<P>& tiles, float weight,
                                                const float (&factor)[2], const float (&add)[2]) {
   using C = PackedCausalTiles<P>;
-  const int lane = threadIdx.x % 32, row0 = P::Warps::index() * 16 + lane / 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), row0 = P::Warps::index() * 16 + lane / 4;
   const int col0 = P::Warps::part() * C::kPI * 8;
   for_each_half(x, [&](int half, int col, float a, float b) {
     const int row = row0 + 8 * half, key = col0 + col;
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 4 : 2)
   __syncthreads();
 
   // Scores of the group's rows, then both products into one sum.
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16;
   bf16* q_rows = tiles.q + group_row * P::KRows::kLd;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   Accumulator<1, C::kPI> scores;
   clear(scores);
-  mma_ABt(scores, q_rows, P::KRows::kLd,
-          tiles.k + P::Warps::part() * C::kPI * 8 * P::KRows::kLd, P::KRows::kLd, P::DK);
+  mma_ABt(scores, q_rows, P::KRows::kLd, tiles.k + P::Warps::part() * C::kPI * 8 * P::KRows::kLd,
+          P::KRows::kLd, P::DK);
   store_triangle<P>(scores, tiles, weight, {1.f, 1.f}, {0.f, 0.f});
   Accumulator<1, P::kVI> acc;
   clear(acc);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 2 : 1)
   tiles.load_rows(args, block, place.summary, true);
 
   // Through the mixed summary, one dv tile after another; g v^T on the way.
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16;
   const int col_k = P::Warps::part() * P::kKI * 8, col_p = P::Warps::part() * C::kPI * 8;
   bf16* q_rows = tiles.q + group_row * P::KRows::kLd;
   const bf16* d_rows = tiles.d_o + group_row * P::VRows::kLd;
@@ -255,7 +255,8 @@ __global__ void __launch_bounds__(P::kThreads, 2) packed_backward_kv_causal(cons
                  args.dk);
   tiles.load_rows(args, block, place.summary, true);
 
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16, row0 = group_row + lane / 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16,
+            row0 = group_row + lane / 4;
   const int col_k = P::Warps::part() * P::kKI * 8, col_v = P::Warps::part() * P::kVI * 8;
   const int col_p = P::Warps::part() * C::kPI * 8;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];

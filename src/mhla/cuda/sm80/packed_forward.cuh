@@ -20,7 +20,7 @@ __device__ __forceinline__ void add_summary(Accumulator<P::kSumMI, P::kSumNI>& a
                                             float (&sums)[P::kSumMI][4], bool with_sums,
                                             const bf16* k, const bf16* v) {
   constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16 ones
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const bf16* pk = k + (lane % 8 + lane / 16 * 8) * P::KRows::kLd + lane / 8 % 2 * 8 + P::sum_row();
   const bf16* pv = v + lane % 16 * P::VRows::kLd + lane / 16 * 8 + P::sum_col();
 #pragma unroll
@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_summary(Accumulator<P::kSumMI, P::kSumNI>&
 template <typename P>
 __device__ __forceinline__ void store_key_sum(const float (&sums)[P::kSumMI][4], bool pair_of_sums,
                                               bf16* inside, float* apart) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   if (lane % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < P::kSumMI; ++i) {
@@ -84,8 +84,7 @@ __device__ __forceinline__ void store_key_sum(const float (&sums)[P::kSumMI][4],
 
 // As `summaries` of linear_forward.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 5 : 2)
-    packed_summaries(const LinearArgs args) {
+__global__ void __launch_bounds__(P::kThreads, P::kBlocks) packed_summaries(const LinearArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* k_tiles = reinterpret_cast<bf16*>(shared);
@@ -101,20 +100,20 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 5 : 2)
   Accumulator<P::kSumMI, P::kSumNI> acc;
   clear(acc);
   float sums[P::kSumMI][4] = {};
-  const bool with_sums =
-      place.tile_v == 0 && P::sum_col() == 0 && (args.sums_inside || args.z != nullptr);
+  const bool with_sums = place.tile_v == 0 && P::sum_col() == 0 &&
+                         (args.sums_inside || args.z != nullptr);
+  Stages stages{args.stages, tiles};
 #pragma unroll 1
-  for (int t = 0, started = 0; t < tiles; ++t) {
-    keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      const int stage = next % args.stages;
+  for (int t = 0; t < tiles; ++t, stages.advance()) {
+    stages.keep_ahead(t, [&](int next, int stage) {
       const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
       P::KRows::load(k_tiles + stage * P::kKElements, k, args.k, tokens, args.dk);
       P::VRows::load(v_tiles + stage * P::kVElements, v, args.v, tokens, args.dv - col_v);
     });
-    bf16* k_tile = k_tiles + t % args.stages * P::kKElements;
+    bf16* k_tile = k_tiles + stages.now * P::kKElements;
     P::KRows::map(k_tile, args.map, block.count - t * P::kRows, args.dk);
     __syncthreads();
-    add_summary<P>(acc, sums, with_sums, k_tile, v_tiles + t % args.stages * P::kVElements);
+    add_summary<P>(acc, sums, with_sums, k_tile, v_tiles + stages.now * P::kVElements);
     __syncthreads();
   }
 
@@ -136,19 +135,17 @@ constexpr int packed_readout_bytes(int stages) {
 // the product.
 template <typename P>
 __device__ __forceinline__ void load_key_sum(bf16* s_tile, const bf16* sum) {
-  for (int c = threadIdx.x; c < P::DK; c += P::kThreads) {
-    s_tile[c * P::STile::kLd + P::DV] = sum[c];
-  }
+  for_each_of<P::DK, P::kThreads>([&](int c) { s_tile[c * P::STile::kLd + P::DV] = sum[c]; });
 }
 
 // acc += a s for the group's rows; den: column DV, in lanes that start a quad.
 template <typename P>
 __device__ __forceinline__ void read_summary(Accumulator<1, P::kVI>& acc, float (&den)[4],
                                              bool with_den, const bf16* rows, const bf16* s_tile) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const bf16* pa = rows + lane % 16 * P::KRows::kLd + lane / 16 * 8;
-  const bf16* pb =
-      s_tile + lane % 16 * P::STile::kLd + lane / 16 * 8 + P::Warps::part() * P::kVI * 8;
+  const bf16* pb = s_tile + lane % 16 * P::STile::kLd + lane / 16 * 8 +
+                   P::Warps::part() * P::kVI * 8;
   const bf16* pz = s_tile + lane % 16 * P::STile::kLd + P::DV;
 #pragma unroll
   for (int step = 0; step < P::DK; step += 16) {
@@ -171,7 +168,7 @@ __device__ __forceinline__ void read_summary(Accumulator<1, P::kVI>& acc, float 
 
 // As `readout` of linear_forward.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 6 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kReadoutBlocks)
     packed_readout(const LinearArgs args) {
   ptx::begin_after_previous();
   static_assert(P::kVElements <= P::kKElements, "outputs are staged where the queries were");
@@ -191,14 +188,15 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 6 : 2)
   const bool with_den = args.rows == Rows::dot;
   if (with_den) load_key_sum<P>(s_tile, mixed + args.dv_tiles * (P::DK * P::DV));
 
-  const int lane = threadIdx.x % 32, group_row = P::Warps::index() * 16;
+  const int lane = static_cast<int>(threadIdx.x % 32), group_row = P::Warps::index() * 16;
+  Stages stages{args.stages, tiles};
 #pragma unroll 1
-  for (int t = 0, started = 0; t < tiles; ++t) {
-    keep_ahead(t, tiles, args.stages, started, [&](int next) {
-      P::KRows::load(q_tiles + next % args.stages * P::kKElements, q, args.q,
+  for (int t = 0; t < tiles; ++t, stages.advance()) {
+    stages.keep_ahead(t, [&](int next, int stage) {
+      P::KRows::load(q_tiles + stage * P::kKElements, q, args.q,
                      group_tokens<typename P::Warps>(block, next * P::kRows), args.dk);
     });
-    bf16* q_tile = q_tiles + t % args.stages * P::kKElements;
+    bf16* q_tile = q_tiles + stages.now * P::kKElements;
     P::KRows::map(q_tile, args.map, block.count - t * P::kRows, args.dk);
     if (t == 0) __syncthreads();  // the summary is there
     else P::Warps::sync();
@@ -213,8 +211,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 6 : 2)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (with_den) {
-        const float total =
-            args.scale * ptx::broadcast(den[2 * half], lane / 4 * 4) + args.eps;
+        const float total = args.scale * ptx::broadcast(den[2 * half], lane / 4 * 4) + args.eps;
         factor[half] = total == 0.f ? 0.f : args.scale / total;
       } else if (args.rows == Rows::given) {
         const int position = t * P::kRows + group_row + lane / 4 + 8 * half;
