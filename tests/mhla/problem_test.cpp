@@ -77,7 +77,7 @@ TEST(Problem, BadTextIsRefusedWithTheWord) {
   EXPECT_NE(message("sequence=8 block=4 sequence_k=6").find("either block_k"), std::string::npos);
   EXPECT_NE(message("sequence=8 block=4 sequence_k=6 block_k=x").find("block_k: expected a whole"),
             std::string::npos);
-  EXPECT_NE(error_of([] { parse_problem(std::string(1 << 17, 'a')); }).find("at most"),
+  EXPECT_NE(error_of([] { parse_problem(std::string(1 << 23, 'a')); }).find("at most"),
             std::string::npos);
 }
 

@@ -11,7 +11,7 @@ namespace mhla {
 namespace {
 
 // Text longer than this is no description of a problem; it bounds the work of the parser.
-constexpr std::size_t kMaxText = 1 << 16;
+constexpr std::size_t kMaxText = 1 << 22;  // a layout of 2^18 packed sequences has room
 
 // What has been read so far. Layouts are built at the end, from up to four words.
 struct Draft {

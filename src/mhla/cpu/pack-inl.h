@@ -63,14 +63,14 @@ HWY_INLINE void Store(VF x, Float16* p) {
 template <class T>
 HWY_INLINE VF LoadFirst(const T* p, Index lanes) {
   T part[kLanes] = {};
-  std::memcpy(part, p, static_cast<std::size_t>(lanes) * sizeof(T));
+  std::memcpy(part, p, static_cast<std::size_t>(std::min(lanes, kLanes)) * sizeof(T));
   return Load(part);
 }
 template <class T>
 HWY_INLINE void StoreFirst(VF x, T* p, Index lanes) {
   T part[kLanes];
   Store(x, part);
-  std::memcpy(p, part, static_cast<std::size_t>(lanes) * sizeof(T));
+  std::memcpy(p, part, static_cast<std::size_t>(std::min(lanes, kLanes)) * sizeof(T));
 }
 
 // max(x, low) + shift serves relu, relu_eps and identity alike.
