@@ -6,6 +6,7 @@
 namespace mhla::cuda {
 
 const Implementation& linear_implementation();
+const Implementation& dense_implementation();
 const Implementation& fused_implementation();
 
 }  // namespace mhla::cuda

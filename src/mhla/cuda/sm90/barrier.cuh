@@ -6,11 +6,13 @@
 namespace mhla::cuda::sm90 {
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
+               : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(barrier)
-               : "memory");
+  asm volatile(
+      "{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(barrier)
+      : "memory");
 }
 // Whether the phase of this parity has completed; a fresh barrier has completed parity 1.
 __device__ __forceinline__ bool barrier_passed(std::uint32_t barrier, int parity) {
@@ -44,7 +46,8 @@ __device__ __forceinline__ void copy_async_8(std::uint32_t shared, const void* g
                "r"(valid ? 8 : 0)
                : "memory");
 }
-__device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global, bool valid) {
+__device__ __forceinline__ void copy_async_16(std::uint32_t shared, const void* global,
+                                              bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
                "r"(valid ? 16 : 0)
                : "memory");

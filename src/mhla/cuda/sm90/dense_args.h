@@ -12,11 +12,11 @@
 
 namespace mhla::cuda::sm90 {
 
-inline constexpr int kTile = 64;           // tokens of a tile: rows of a warpgroup's product
-inline constexpr int kMaxSlots = 8;        // column tiles in shared memory
-inline constexpr int kMaxRowBuffers = 2;   // row tiles of a warpgroup in shared memory
-// Weights of a row block for 64 columns: the 16 columns of a quad's thread lie together, 80 bytes from
-// one thread's to the next, which keeps 16-byte loads of a warp apart.
+inline constexpr int kTile = 64;          // tokens of a tile: rows of a warpgroup's product
+inline constexpr int kMaxSlots = 8;       // column tiles in shared memory
+inline constexpr int kMaxRowBuffers = 2;  // row tiles of a warpgroup in shared memory
+// Weights of a row block for 64 columns: the 16 columns of a quad's thread lie together, 80 bytes
+// from one thread's to the next, which keeps 16-byte loads of a warp apart.
 inline constexpr int kQuadStride = 20, kWeightStride = 4 * kQuadStride;  // floats
 inline constexpr int kMaxBlocks = 64;      // rows or columns of the mixing matrix
 inline constexpr int kMaxWidth = 128;      // dk and dv
@@ -26,8 +26,8 @@ enum class Feature : int { relu_eps, relu, elu1, identity };  // the order of mh
 
 enum class DenseKernel : int { forward, d_query, d_key };
 
-// Warpgroups that compute; one more loads. Three where their registers allow it: the products of one
-// hide the arithmetic of another.
+// Warpgroups that compute; one more loads. Three where their registers allow it: the products of
+// one hide the arithmetic of another.
 constexpr int compute_warpgroups(DenseKernel kernel, int width) {
   return kernel != DenseKernel::d_key && width <= 72 ? 3 : 2;
 }
@@ -62,9 +62,9 @@ struct DenseArgs {
   const DenseGroup* groups;           // [groups_count]
   const std::uint16_t* row_block;     // [row tokens]: row of the mixing matrix (column, transposed)
   const std::uint16_t* column_block;  // [column tokens]
-  const int* row_order;               // [row tokens]: rank by (block, position), for Seen::tokens_before
-  const int* column_order;            // [column tokens]
-  int groups_count, items;            // items = batch * heads * groups_count
+  const int* row_order;     // [row tokens]: rank by (block, position), for Seen::tokens_before
+  const int* column_order;  // [column tokens]
+  int groups_count, items;  // items = batch * heads * groups_count
   int heads;
   int dk, dv;
   Feature feature;
@@ -72,7 +72,8 @@ struct DenseArgs {
   int normalize;
   float scale, eps;
 
-  const float* mixing;  // weight of (row block i, column block b) at i * row_stride + b * column_stride
+  const float*
+      mixing;  // weight of (row block i, column block b) at i * row_stride + b * column_stride
   std::int64_t mixing_head_stride;
   int mixing_row_stride, mixing_column_stride;
   int row_blocks, column_blocks;  // of the mixing matrix
@@ -85,7 +86,7 @@ struct DenseArgs {
   std::int64_t factor_stride;  // query tokens
   float* mixing_sums;          // [slots][key tokens][mixing_blocks], see dense_reduce.cu
   std::int64_t mixing_sums_stride;
-  int mixing_sums_by_head;     // slot = (batch, head) instead of thread block
+  int mixing_sums_by_head;  // slot = (batch, head) instead of thread block
 
   // Shared memory: barriers, row tiles [warpgroup][buffer], tables, column slots.
   int slots, row_buffers, slot_bytes;

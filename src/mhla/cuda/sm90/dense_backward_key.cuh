@@ -1,5 +1,6 @@
 // Backward by keys: d_v = P^T d_o and d_k = dS^T phi(q) * phi'(k), with the transposed scores
-// S = phi(k) phi(q)^T and dP = v d_o^T in registers, and the mixing gradient's sums over query blocks.
+// S = phi(k) phi(q)^T and dP = v d_o^T in registers, and the mixing gradient's sums over query
+// blocks.
 //
 // d_m[i, b] is the sum of E = S * (dP - mean) * scale over queries in block i and keys in block b.
 // The sum over queries is a product with their one-hot block matrix; the sum over keys is left to
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
   }
   take_registers<compute_registers(DenseKernel::d_key, D)>();
 
-  // Columns at a time: with all 64, the operands in flight and the next scores overflow the registers.
+  // Columns at a time: with all 64, the operands in flight and the next scores overflow the
+  // registers.
   constexpr int kN = 32;
   constexpr int kGroups = D / 8;
   constexpr int kPartBytes = kN / 8 * kGroups * kCore;  // from one part of a tile to the next
@@ -126,14 +128,15 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       int part = 0;  // of the column tile
       const auto weigh = [&](int tile_index) {
         const std::uint32_t table = shared.table(tile_index, walk.ring.index);
-        const std::uint32_t factors =
-            shared.slot(walk.ring.index) + plan.factors + threadIdx.x % 4 * 16;
+        const std::uint32_t factors = shared.slot(walk.ring.index) + plan.factors +
+                                      threadIdx.x % 4 * 16;
         by_mask(args, [&]<bool kCausal>() {
           float m[2][4];
 #pragma unroll
           for (int g = 0; g < kN / 8; ++g) {
             const int group = part * (kN / 8) + g;
-            if (g % 2 == 0) load_weights<true, kCausal>(m, rows, table, table + tables.order, group);
+            if (g % 2 == 0)
+              load_weights<true, kCausal>(m, rows, table, table + tables.order, group);
             const float4 f = load_shared_4(factors + group * 64);
             float a[4];
 #pragma unroll

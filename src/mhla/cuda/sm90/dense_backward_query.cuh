@@ -132,12 +132,14 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       std::uint32_t ds[kTile / 16][4];
       const auto round = [&] {
 #pragma unroll
-        for (int i = 0; i < kTile / 4; ++i) ds[i / 4][i % 4] = pack_pair<T>(dp[2 * i], dp[2 * i + 1]);
+        for (int i = 0; i < kTile / 4; ++i)
+          ds[i / 4][i % 4] = pack_pair<T>(dp[2 * i], dp[2 * i + 1]);
       };
       const auto issue_gradient = [&](int slot_index) {
 #pragma unroll
         for (int step = 0; step < kTile / 16; ++step) {
-          wgmma<T, D, true, true>(dq, ds[step], tokens_inner<kGroups>(shared.slot(slot_index), step));
+          wgmma<T, D, true, true>(dq, ds[step],
+                                  tokens_inner<kGroups>(shared.slot(slot_index), step));
         }
         wgmma_commit();
       };
@@ -170,9 +172,8 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float2 phi = unpack_pair<T>(q.pair(g, i));
-          words[g][i] =
-              pack_pair<T>(dq[4 * g + 2 * i] * scale[i] * slope(phi.x),
-                           dq[4 * g + 2 * i + 1] * scale[i] * slope(phi.y));
+          words[g][i] = pack_pair<T>(dq[4 * g + 2 * i] * scale[i] * slope(phi.x),
+                                     dq[4 * g + 2 * i + 1] * scale[i] * slope(phi.y));
         }
       }
       store_rows<T, D>(args.out_x, work.batch, work.head, rows, args.dk, words);

@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
         wgmma_commit();
 #pragma unroll
         for (int step = 0; step < kTile / 16; ++step) {
-          wgmma<T, D + 8, true, true>(o, p[step],
-                                      tokens_inner<kGroups + 1>(shared.slot(current) + plan.z, step));
+          wgmma<T, D + 8, true, true>(
+              o, p[step], tokens_inner<kGroups + 1>(shared.slot(current) + plan.z, step));
         }
         wgmma_commit();
         wgmma_wait<1>();

@@ -27,8 +27,10 @@ template <typename T, int D>
 void launch_width(DenseKernel kernel, const DenseLaunch& launch, const DenseArgs& args) {
   const int threads = dense_threads(compute_warpgroups(kernel, D));
   switch (kernel) {
-    case DenseKernel::forward: return launch_kernel(dense_forward_kernel<T, D>, threads, launch, args);
-    case DenseKernel::d_query: return launch_kernel(dense_backward_query_kernel<T, D>, threads, launch, args);
+    case DenseKernel::forward:
+      return launch_kernel(dense_forward_kernel<T, D>, threads, launch, args);
+    case DenseKernel::d_query:
+      return launch_kernel(dense_backward_query_kernel<T, D>, threads, launch, args);
     case DenseKernel::d_key:
       if (launch.mixing_blocks == 16) {
         return launch_kernel(dense_backward_key_kernel<T, D, 16>, threads, launch, args);

@@ -20,7 +20,8 @@ void launch_type(DenseKernel kernel, const DenseLaunch& launch, const DenseArgs&
 
 }  // namespace
 
-void launch_dense(DType dtype, DenseKernel kernel, const DenseLaunch& launch, const DenseArgs& args) {
+void launch_dense(DType dtype, DenseKernel kernel, const DenseLaunch& launch,
+                  const DenseArgs& args) {
   if (dtype == DType::bf16) return launch_type<bf16>(kernel, launch, args);
   if (dtype == DType::f16) return launch_type<f16>(kernel, launch, args);
   fail(ErrorCode::internal, "cuda.dense", "no kernel for ", name(dtype));

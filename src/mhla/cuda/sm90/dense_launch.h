@@ -11,7 +11,8 @@ struct DenseLaunch {
   int width, mixing_blocks, grid, shared_bytes;
   void* stream;
 };
-void launch_dense(DType dtype, DenseKernel kernel, const DenseLaunch& launch, const DenseArgs& args);
+void launch_dense(DType dtype, DenseKernel kernel, const DenseLaunch& launch,
+                  const DenseArgs& args);
 // Compiled in dense_<type>_<width>.cu.
 template <typename T, int D>
 void launch_width(DenseKernel kernel, const DenseLaunch& launch, const DenseArgs& args);
@@ -26,7 +27,7 @@ struct DenseReduceArgs {
   const int* block_offsets;  // [key blocks + 1]
   int query_blocks, key_blocks;
   Seen seen;
-  float* d_mixing;           // [heads][rows][columns]
+  float* d_mixing;  // [heads][rows][columns]
   std::int64_t head_stride, row_stride, column_stride;
   int rows, columns;
 };

@@ -67,23 +67,24 @@ struct Ring {
 class Rings {
  public:
   __device__ Ring get(int g, int size) const {
-    const int count = packed_ >> 2 * g & 3;
+    const int count = (packed_ >> (2 * g)) & 3;
     Ring ring;
     ring.index = size == 2 ? count & 1 : 0;
     ring.parity = size == 2 ? count >> 1 : count & 1;
     return ring;
   }
   __device__ void advance(int g) {
-    const int count = packed_ >> 2 * g & 3;
-    packed_ = (packed_ & ~(3 << 2 * g)) | (count + 1 & 3) << 2 * g;
+    const int count = (packed_ >> (2 * g)) & 3;
+    packed_ = (packed_ & ~(3 << (2 * g))) | ((count + 1) & 3) << (2 * g);
   }
 
  private:
   int packed_ = 0;
 };
 
-// Row tiles go round the warpgroups, across items too when kRotate. A kernel that adds to memory tile
-// by tile starts each item with the first warpgroup, so that a tile always meets the same threads.
+// Row tiles go round the warpgroups, across items too when kRotate. A kernel that adds to memory
+// tile by tile starts each item with the first warpgroup, so that a tile always meets the same
+// threads.
 template <int kWarpgroups, bool kRotate>
 struct Turns {
   int first = 0;  // warpgroup of the item's first tile
@@ -156,9 +157,7 @@ template <typename T, int D, int kWarpgroups, bool kRowZ, bool kOnes, bool kSums
 class Loader {
  public:
   __device__ Loader(const DenseArgs& args, std::uint32_t base)
-      : args_(args),
-        shared_(args, base),
-        thread_(threadIdx.x % kLoadThreads) {}
+      : args_(args), shared_(args, base), thread_(threadIdx.x % kLoadThreads) {}
 
   // sweeps: how often a pass walks the columns.
   __device__ void run(int sweeps) {
@@ -232,11 +231,13 @@ class Loader {
                             int count) const {
     barrier_wait(barriers + shared_.kEmpty, ring.parity ^ 1);
     copy_tile<kChunks>(tile, args_.row_x, first, count, args_.dk);
-    if constexpr (kRowZ) copy_tile<kChunks>(tile + kTile * D * 2, args_.row_z, first, count, args_.dv);
+    if constexpr (kRowZ)
+      copy_tile<kChunks>(tile + kTile * D * 2, args_.row_z, first, count, args_.dv);
     land(barriers, args_.row_x.vectors && (!kRowZ || args_.row_z.vectors));
   }
 
-  __device__ void copy_columns(std::uint32_t barriers, std::uint32_t slot, int first, int count) const {
+  __device__ void copy_columns(std::uint32_t barriers, std::uint32_t slot, int first,
+                               int count) const {
     barrier_wait(barriers + shared_.kEmpty, column_ring_.parity ^ 1);
     copy_tile<kChunks>(slot, args_.column_x, first, count, args_.dk);
     copy_tile<kChunks + (kOnes ? 1 : 0)>(slot + kPlan.z, args_.column_z, first, count, args_.dv);
@@ -244,7 +245,8 @@ class Loader {
       const bool valid = thread_ < count;
       const std::int64_t pair = static_cast<std::int64_t>(batch_) * args_.heads + head_;
       copy_async_8(slot + kPlan.factors + 8 * thread_,
-                   args_.factors + pair * args_.factor_stride + first + (valid ? thread_ : 0), valid);
+                   args_.factors + pair * args_.factor_stride + first + (valid ? thread_ : 0),
+                   valid);
     }
     land(barriers, args_.column_x.vectors && args_.column_z.vectors);
   }
@@ -265,12 +267,14 @@ class Loader {
                             int width) const {
     const T* rows = tensor.head<T>(batch_, head_) + first * tensor.token_stride;
     if (tensor.vectors && count >= kTile && width == D) {
-      copy_part<kTileChunks, 0, kChunks < 8 ? kChunks : 8>(tile, rows, tensor.token_stride);
-      if constexpr (kChunks > 8) copy_part<kTileChunks, 8, kChunks - 8>(tile, rows, tensor.token_stride);
+      copy_part < kTileChunks, 0, kChunks<8 ? kChunks : 8>(tile, rows, tensor.token_stride);
+      if constexpr (kChunks > 8)
+        copy_part<kTileChunks, 8, kChunks - 8>(tile, rows, tensor.token_stride);
       return;
     }
     for (int unit = thread_; unit < kUnits; unit += kLoadThreads) {
-      const int chunk = unit / 8 % kChunks, group = unit / 8 / kChunks, token = group * 8 + unit % 8;
+      const int chunk = unit / 8 % kChunks, group = unit / 8 / kChunks,
+                token = group * 8 + unit % 8;
       const std::uint32_t to = tile + ((group * kTileChunks + chunk) * 8 + unit % 8) * 16;
       const bool valid = token < count && chunk * 8 < width;
       const T* from = rows + (valid ? token * tensor.token_stride + chunk * 8 : 0);
@@ -345,8 +349,9 @@ class Loader {
   __device__ void write_moving_table(std::uint32_t table, int first, int count) const {
     const bool valid = thread_ < count;
     const int block = valid ? args_.column_block[first + thread_] : 0;
-    const int order =
-        valid && args_.seen == Seen::tokens_before ? args_.column_order[first + thread_] : 0;
+    const int order = valid && args_.seen == Seen::tokens_before
+                          ? args_.column_order[first + thread_]
+                          : 0;
     const float* mixing = args_.mixing + head_ * args_.mixing_head_stride +
                           static_cast<std::int64_t>(block) * args_.mixing_column_stride;
     write_table<kSums, kMixingBlocks>(args_, table, thread_, block, order, valid, [&](int i) {

@@ -24,7 +24,9 @@ int compiled_width(std::int64_t width, int mixing_blocks) {
   return 0;
 }
 
-int tiles(std::int64_t tokens) { return static_cast<int>((std::max<std::int64_t>(tokens, 1) + kTile - 1) / kTile); }
+int tiles(std::int64_t tokens) {
+  return static_cast<int>((std::max<std::int64_t>(tokens, 1) + kTile - 1) / kTile);
+}
 
 // Two row buffers a warpgroup and as many column slots as fit; one row buffer when two leave little
 // room for the columns of the next sequence beside those in use.
@@ -56,7 +58,11 @@ DenseStage make_stage(const Problem& problem, const DensePlan& plan, DenseKernel
     return std::min(kMaxSlots, fit(buffers, stay));
   };
   stage.row_buffers = kMaxRowBuffers;
-  if (2 * slots_beside(2) < 3 * needed && slots_beside(1) > slots_beside(2)) stage.row_buffers = 1;
+  const bool crowded = 2 * slots_beside(2) < 3 * needed && slots_beside(1) > slots_beside(2);
+  // NOTE: by queries, half the stalls were waits for columns of the next sequence.
+  const bool starved = kernel == DenseKernel::d_query && slots_beside(2) < 2 * needed &&
+                       slots_beside(1) >= 2 * needed;
+  if (crowded || starved) stage.row_buffers = 1;
   stage.slots = slots_beside(stage.row_buffers);
   stage.resident = stage.slots >= needed;
   stage.tables_stay = constant && stage.resident && fit(stage.row_buffers, true) >= needed;
@@ -127,7 +133,8 @@ std::int64_t DensePlan::sum_slots(const Problem& problem) const {
 
 std::optional<std::string> dense_refuses(const Problem& problem) {
   if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
-  if (attribute(problem, cudaDevAttrComputeCapabilityMajor, 9) != 9) return "needs compute capability 9.0";
+  if (attribute(problem, cudaDevAttrComputeCapabilityMajor, 9) != 9)
+    return "needs compute capability 9.0";
   if (problem.dtype != DType::bf16 && problem.dtype != DType::f16) return "takes bf16 and f16";
   if (problem.dk > kMaxWidth || problem.dv > kMaxWidth) return "dk and dv are at most 128";
   if (problem.normalizer == Normalizer::shared_position) return "has no shared_position normaliser";
@@ -137,11 +144,13 @@ std::optional<std::string> dense_refuses(const Problem& problem) {
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   const std::int64_t tokens = std::max(problem.layout.tokens(), problem.keys().tokens());
-  if (tokens > kMost / kMaxBlocks || problem.batch * problem.heads > kMost / std::max<std::int64_t>(tokens, 1)) {
+  if (tokens > kMost / kMaxBlocks ||
+      problem.batch * problem.heads > kMost / std::max<std::int64_t>(tokens, 1)) {
     return "counts rows in 32 bits";
   }
   for (std::size_t s = 0; s < problem.layout.sequences().size(); ++s) {
-    if ((problem.layout.sequences()[s].tokens == 0) != (problem.keys().sequences()[s].tokens == 0)) {
+    if ((problem.layout.sequences()[s].tokens == 0) !=
+        (problem.keys().sequences()[s].tokens == 0)) {
       return "needs keys for every sequence of queries";
     }
   }
@@ -155,7 +164,8 @@ DensePlan dense_plan(const Problem& problem) {
   plan.width = compiled_width(std::max(problem.dk, problem.dv), plan.mixing_blocks);
   plan.processors = attribute(problem, cudaDevAttrMultiProcessorCount, kProcessors);
   plan.pairs = problem.batch * problem.heads;
-  for (const DenseKernel kernel : {DenseKernel::forward, DenseKernel::d_query, DenseKernel::d_key}) {
+  for (const DenseKernel kernel :
+       {DenseKernel::forward, DenseKernel::d_query, DenseKernel::d_key}) {
     plan.stages[static_cast<int>(kernel)] = make_stage(problem, plan, kernel);
   }
   return plan;

@@ -19,10 +19,10 @@ struct DenseStage {
 };
 
 struct DensePlan {
-  int width = 0;          // of the compiled kernel; dk and dv are padded to it
-  int mixing_blocks = 0;  // likewise
-  int processors = 0;     // of the device
-  std::int64_t pairs = 0;  // batch * heads
+  int width = 0;                     // of the compiled kernel; dk and dv are padded to it
+  int mixing_blocks = 0;             // likewise
+  int processors = 0;                // of the device
+  std::int64_t pairs = 0;            // batch * heads
   std::array<DenseStage, 3> stages;  // by DenseKernel
 
   const DenseStage& stage(DenseKernel kernel) const { return stages[static_cast<int>(kernel)]; }

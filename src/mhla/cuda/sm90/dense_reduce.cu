@@ -23,9 +23,10 @@ __global__ void __launch_bounds__(kReduceThreads) dense_reduce_kernel(const Dens
   const int depth = parts / lanes;                            // shares side by side over slots
   float sum = 0.f;
   for (int t = part % lanes; t < tokens && part / lanes < depth; t += lanes) {
-    const float* from = args.sums + static_cast<std::int64_t>(args.token_list[first + t]) *
-                                        args.mixing_blocks + row;
-#pragma unroll 8
+    const float* from = args.sums +
+                        static_cast<std::int64_t>(args.token_list[first + t]) * args.mixing_blocks +
+                        row;
+#pragma unroll 16
     for (int turn = part / lanes; turn < turns; turn += depth) {
       sum += from[(static_cast<std::int64_t>(turn) * args.heads + head) * args.sums_stride];
     }
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kReduceThreads) dense_reduce_kernel(const Dens
 }  // namespace
 
 void launch_dense_reduce(const DenseReduceArgs& args, void* stream) {
-  launch(dense_reduce_kernel, {.x = args.columns, .y = args.heads}, kReduceThreads, 0, stream, args);
+  launch(dense_reduce_kernel, {.x = args.columns, .y = args.heads}, kReduceThreads, 0, stream,
+         args);
 }
 
 }  // namespace mhla::cuda::sm90

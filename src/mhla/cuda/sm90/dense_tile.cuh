@@ -64,7 +64,7 @@ struct RowIds {
 
 // The two rows of this thread inside a tile of 64.
 struct Rows {
-  int token[2];    // of the batch entry; may lie past the end
+  int token[2];  // of the batch entry; may lie past the end
   bool valid[2];
   int weights[2];  // byte offset of the row's block and this thread's columns in a weight table
   int order[2];
@@ -83,7 +83,8 @@ struct Rows {
 
 // Sets to zero which of this thread's four values in a group of 8 columns the causal mask hides.
 template <bool kRowsAreKeys>
-__device__ __forceinline__ void hide(float (&x)[4], const Rows& rows, std::uint32_t order, int group) {
+__device__ __forceinline__ void hide(float (&x)[4], const Rows& rows, std::uint32_t order,
+                                     int group) {
   const float2 pair = load_shared_2(order + (group * 8 + threadIdx.x % 4 * 2) * 4);
   const int column[2] = {__float_as_int(pair.x), __float_as_int(pair.y)};
 #pragma unroll
@@ -93,11 +94,11 @@ __device__ __forceinline__ void hide(float (&x)[4], const Rows& rows, std::uint3
   }
 }
 
-// Mixing weights of this thread's scores in two groups of 8 columns (from an even one on), zero where
-// hidden.
+// Mixing weights of this thread's scores in two groups of 8 columns (from an even one on), zero
+// where hidden.
 template <bool kRowsAreKeys, bool kCausal>
-__device__ __forceinline__ void load_weights(float (&m)[2][4], const Rows& rows, std::uint32_t table,
-                                             std::uint32_t order, int group) {
+__device__ __forceinline__ void load_weights(float (&m)[2][4], const Rows& rows,
+                                             std::uint32_t table, std::uint32_t order, int group) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float4 w = load_shared_4(table + rows.weights[i] + group * 8);
@@ -149,17 +150,19 @@ __device__ __forceinline__ void store_rows(const RowTensor& tensor, int batch, i
         const int column = g * 8 + quad * 2;
         if (!rows.valid[i] || column >= width) break;
         row[column].bits = static_cast<std::uint16_t>(words[g][i]);
-        if (column + 1 < width) row[column + 1].bits = static_cast<std::uint16_t>(words[g][i] >> 16);
+        if (column + 1 < width)
+          row[column + 1].bits = static_cast<std::uint16_t>(words[g][i] >> 16);
       }
       continue;
     }
 #pragma unroll
     for (int g = 0; g + 1 < D / 8; g += 2) {
-      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[g][i] : words[g + 1][i], 1);
+      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[g][i] : words[g + 1][i],
+                                                  1);
       const int column = (odd ? g + 1 : g) * 8 + quad / 2 * 4;
       if (rows.valid[i] && column < width) {
-        *reinterpret_cast<uint2*>(row + column) =
-            odd ? make_uint2(other, words[g + 1][i]) : make_uint2(words[g][i], other);
+        *reinterpret_cast<uint2*>(row + column) = odd ? make_uint2(other, words[g + 1][i])
+                                                      : make_uint2(words[g][i], other);
       }
     }
     if constexpr (D / 8 % 2 != 0) {
@@ -176,9 +179,9 @@ __device__ __forceinline__ int warpgroup_index() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
 }
 
-// Sets the barriers up and writes the tables that stay, then parts the thread block: returns true for
-// the loading warpgroup.
-// NOTE: weights and blocks are read before the first copies start: behind them they would wait long.
+// Sets the barriers up and writes the tables that stay, then parts the thread block: returns true
+// for the loading warpgroup. NOTE: weights and blocks are read before the first copies start:
+// behind them they would wait long.
 template <bool kSums, int kMixingBlocks, int D, bool kRowZ, int kWarpgroups>
 __device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ, kWarpgroups>& shared) {
   using Layout = Shared<D, kRowZ, kWarpgroups>;
@@ -201,8 +204,9 @@ __device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ, kWarpgroups>&
     const std::uint32_t mixing = shared.slot(0);  // still free
     for (int i = thread; i < args.row_blocks * args.column_blocks; i += kThreads) {
       const int row = i / args.column_blocks, block = i - row * args.column_blocks;
-      store_float(mixing + 4 * i, args.mixing[static_cast<std::int64_t>(row) * args.mixing_row_stride +
-                                              block * args.mixing_column_stride]);
+      store_float(mixing + 4 * i,
+                  args.mixing[static_cast<std::int64_t>(row) * args.mixing_row_stride +
+                              block * args.mixing_column_stride]);
     }
     for (int first = 0; first < columns; first += kThreads) {
       const int column = first + thread;
@@ -246,8 +250,9 @@ struct Work {
 
 // Asks for the rows that the warpgroup takes after this tile.
 template <int kWarpgroups, bool kRotate>
-__device__ __forceinline__ void load_next(RowIds& ids, const DenseArgs& args, const Work& work, int item,
-                                          int tile, int warpgroup, Turns<kWarpgroups, kRotate> turns) {
+__device__ __forceinline__ void load_next(RowIds& ids, const DenseArgs& args, const Work& work,
+                                          int item, int tile, int warpgroup,
+                                          Turns<kWarpgroups, kRotate> turns) {
   DenseGroup group = work.group;
   tile += kWarpgroups;
   if (tile >= work.tiles) {
@@ -275,8 +280,8 @@ struct ColumnWalk {
 
 // Waits for all columns of a sweep and frees them: for a warpgroup without rows in this item.
 template <int D, bool kRowZ, int kWarpgroups>
-__device__ __forceinline__ void skip_sweep(const Shared<D, kRowZ, kWarpgroups>& shared, ColumnWalk& walk,
-                                           int columns) {
+__device__ __forceinline__ void skip_sweep(const Shared<D, kRowZ, kWarpgroups>& shared,
+                                           ColumnWalk& walk, int columns) {
   for (int c = 0; c < columns; c += kTile) {
     barrier_wait(shared.column_full(walk.ring.index), walk.ring.parity);
     if (walk.last) release(shared.column_empty(walk.ring.index));

@@ -1,4 +1,5 @@
-// Products of a warpgroup (4 warps) on the tensor cores of sm_90a, and their shared-memory operands.
+// Products of a warpgroup (4 warps) on the tensor cores of sm_90a, and their shared-memory
+// operands.
 //
 // An operand is a tile of 64 tokens stored as 8x8 "core matrices" of 128 contiguous bytes:
 // [8 token groups][chunks of 8 columns][8 tokens][8 columns]. The same bytes are read with the
@@ -15,9 +16,9 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kCore = 128;  // bytes of a core matrix
 
-// Where an operand starts and the byte strides between its core matrices: `inner` along the dimension
-// that is summed over, `outer` along the other. All but the address is known to the compiler, so a
-// descriptor costs one addition.
+// Where an operand starts and the byte strides between its core matrices: `inner` along the
+// dimension that is summed over, `outer` along the other. All but the address is known to the
+// compiler, so a descriptor costs one addition.
 struct Operand {
   std::uint32_t low, high;
 };
@@ -39,7 +40,9 @@ __device__ __forceinline__ Operand tokens_inner(std::uint32_t tile, int step) {
   return operand(tile, 2 * step * kChunks * kCore, kChunks * kCore, kCore);
 }
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
@@ -75,23 +78,25 @@ __device__ __forceinline__ void wgmma_wait() {
 #define MHLA_OUT "=f"
 // NOTE: the first product of a sum writes its accumulators only ("=f"), so that their registers are
 // free while the previous sum is being used.
-#define MHLA_WGMMA_ASM(N, G, TYPE, C, ACC, A0, A1, A2, A3, B0, B1, P, T)                          \
-  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #P ", 0;\n"                     \
-               "mov.b64 b, {%" #B0 ", %" #B1 "};\n"                                               \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MHLA_R##G      \
-               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1, %" #T ";\n}\n"               \
-               : MHLA_D##G(C)                                                                     \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "n"(ACC),    \
+#define MHLA_WGMMA_ASM(N, G, TYPE, C, ACC, A0, A1, A2, A3, B0, B1, P, T)                        \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #P                            \
+               ", 0;\n"                                                                         \
+               "mov.b64 b, {%" #B0 ", %" #B1                                                    \
+               "};\n"                                                                           \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MHLA_R##G   \
+               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1, %" #T ";\n}\n"            \
+               : MHLA_D##G(C)                                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "n"(ACC), \
                  "n"(kTokensInner))
-#define MHLA_WGMMA(N, G, ...)                                                                  \
-  if constexpr (kN == N && std::is_same_v<T, bf16> && kAccumulate) {                               \
-    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_INOUT, 1, __VA_ARGS__);                                      \
-  } else if constexpr (kN == N && std::is_same_v<T, bf16>) {                                       \
-    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_OUT, 0, __VA_ARGS__);                                        \
-  } else if constexpr (kN == N && kAccumulate) {                                                   \
-    MHLA_WGMMA_ASM(N, G, "f16", MHLA_INOUT, 1, __VA_ARGS__);                                       \
-  } else if constexpr (kN == N) {                                                                  \
-    MHLA_WGMMA_ASM(N, G, "f16", MHLA_OUT, 0, __VA_ARGS__);                                         \
+#define MHLA_WGMMA(N, G, ...)                                        \
+  if constexpr (kN == N && std::is_same_v<T, bf16> && kAccumulate) { \
+    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_INOUT, 1, __VA_ARGS__);        \
+  } else if constexpr (kN == N && std::is_same_v<T, bf16>) {         \
+    MHLA_WGMMA_ASM(N, G, "bf16", MHLA_OUT, 0, __VA_ARGS__);          \
+  } else if constexpr (kN == N && kAccumulate) {                     \
+    MHLA_WGMMA_ASM(N, G, "f16", MHLA_INOUT, 1, __VA_ARGS__);         \
+  } else if constexpr (kN == N) {                                    \
+    MHLA_WGMMA_ASM(N, G, "f16", MHLA_OUT, 0, __VA_ARGS__);           \
   }
 
 // d[64 x kN] = or += a[64 x 16] b[16 x kN]; a from registers (fragments of mma.m16n8k16, one warp
@@ -99,25 +104,25 @@ __device__ __forceinline__ void wgmma_wait() {
 template <typename T, int kN, bool kTokensInner, bool kAccumulate>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       const Operand& b) {
-  MHLA_WGMMA(16, 2, 8, 9, 10, 11, 12, 13, 14, 15)
-  MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22, 23)
-  MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26, 27)
-  MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38, 39)
-  MHLA_WGMMA(72, 9, 36, 37, 38, 39, 40, 41, 42, 43)
-  MHLA_WGMMA(80, 10, 40, 41, 42, 43, 44, 45, 46, 47)
-  MHLA_WGMMA(96, 12, 48, 49, 50, 51, 52, 53, 54, 55)
-  MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58, 59)
-  MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70, 71)
-  MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74, 75)
+  MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22, 23);
+  MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26, 27);
+  MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38, 39);
+  MHLA_WGMMA(72, 9, 36, 37, 38, 39, 40, 41, 42, 43);
+  MHLA_WGMMA(80, 10, 40, 41, 42, 43, 44, 45, 46, 47);
+  MHLA_WGMMA(96, 12, 48, 49, 50, 51, 52, 53, 54, 55);
+  MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58, 59);
+  MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70, 71);
+  MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74, 75);
 }
 
-#define MHLA_WGMMA_SHARED(TYPE, C, ACC)                                                            \
-  asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %20, 0;\n"                       \
-               "mov.b64 a, {%16, %17};\nmov.b64 b, {%18, %19};\n"                                  \
-               "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" MHLA_R4            \
-               "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                      \
-               : MHLA_D4(C)                                                                        \
-               : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
+#define MHLA_WGMMA_SHARED(TYPE, C, ACC)                                        \
+  asm volatile(                                                                \
+      "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %20, 0;\n"            \
+      "mov.b64 a, {%16, %17};\nmov.b64 b, {%18, %19};\n"                       \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" MHLA_R4 \
+      "}, a, b, p, 1, 1, 0, 0;\n}\n"                                           \
+      : MHLA_D4(C)                                                             \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
 
 // d[64 x 32] = or += a[64 x 16] b[16 x 32], both from shared memory with the columns inner.
 template <typename T, bool kAccumulate>
@@ -133,16 +138,18 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[16], const Operand& a, c
   }
 }
 
-#define MHLA_WGMMA_TF32(N, G, A0, A1, A2, A3, B0, B1)                                              \
-  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, 1, 0;\n"                             \
-               "mov.b64 b, {%" #B0 ", %" #B1 "};\n"                                                \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" MHLA_R##G "}, {%" #A0    \
-               ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1;\n}\n"                                     \
-               : MHLA_D##G(MHLA_INOUT)                                                              \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
+#define MHLA_WGMMA_TF32(N, G, A0, A1, A2, A3, B0, B1)                       \
+  asm volatile(                                                             \
+      "{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, 1, 0;\n"              \
+      "mov.b64 b, {%" #B0 ", %" #B1                                         \
+      "};\n"                                                                \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" MHLA_R##G \
+      "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1;\n}\n"          \
+      : MHLA_D##G(MHLA_INOUT)                                               \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 
-// d[64 x kN] += a[64 x 8] b[8 x kN] in tf32. a is an accumulator group of 8 columns as it lies in the
-// registers of a product, which takes its columns in the order 0, 2, 4, 6, 1, 3, 5, 7.
+// d[64 x kN] += a[64 x 8] b[8 x kN] in tf32. a is an accumulator group of 8 columns as it lies in
+// the registers of a product, which takes its columns in the order 0, 2, 4, 6, 1, 3, 5, 7.
 template <int kN>
 __device__ __forceinline__ void wgmma_tf32(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                            const Operand& b) {
