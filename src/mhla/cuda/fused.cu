@@ -1,5 +1,5 @@
 // The implementation "cuda.fused": the linear form of one head inside one thread block, for
-// summaries that fit its shared memory. The backward is that of "cuda.linear".
+// summaries that fit its shared memory. The backward is that of "cuda.dense" or "cuda.linear".
 #include <algorithm>
 #include <cmath>
 
@@ -65,7 +65,7 @@ struct Prepared {
   Shape shape;
   int processors = 1;
   DeviceTable<DeviceBlock> q_blocks, k_blocks;
-  PlanData linear;  // serves the backward
+  PlanData backward;  // the plan of the implementation that serves it
 };
 
 std::optional<std::string> refuses(const Problem& problem) {
@@ -98,14 +98,21 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return kLaunch + waves * bytes_per_head * kProcessors / bandwidth;
 }
 
+// Which of the others goes backward: the one that would go forward faster.
+const Implementation& backward_implementation(const Problem& problem) {
+  const Implementation &dense = dense_implementation(), &linear = linear_implementation();
+  if (dense.refuses(problem)) return linear;
+  return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
+}
+
 std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  return linear_implementation().backward_workspace(problem, options);
+  return backward_implementation(problem).backward_workspace(problem, options);
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
-  const Implementation& linear = linear_implementation();
+  const Implementation& other = backward_implementation(problem);
   int processors = 1;
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
@@ -115,10 +122,10 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
                .processors = processors,
                .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
                .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
-               .linear = {.problem = problem,
-                          .options = {},
-                          .implementation = &linear,
-                          .prepared = linear.prepare(problem)}});
+               .backward = {.problem = problem,
+                            .options = {},
+                            .implementation = &other,
+                            .prepared = other.prepare(problem)}});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -170,7 +177,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
               const Workspace& workspace, Stream stream) {
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
-  linear_implementation().backward(prepared.linear, inputs, outputs, workspace, stream);
+  prepared.backward.implementation->backward(prepared.backward, inputs, outputs, workspace, stream);
 }
 
 constexpr Implementation kFused{.name = "cuda.fused",
