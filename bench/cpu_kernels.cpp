@@ -1,7 +1,7 @@
 // Times the CPU kernels at the shapes of the models: GFLOP/s beside the peak of their inner loop.
 //
-// Arguments: [-f] [word...]. -f leaves out the backward pass; only shapes whose line contains every
-// word are timed (wan, f32, 2t).
+// Arguments: [-f] [@target] [word...]. -f leaves out the backward pass, @AVX2 takes another
+// instruction set; only shapes whose line contains every word are timed (wan, f32, 2t).
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -171,22 +171,27 @@ void time_shape(const Shape& shape, DType dtype, int threads, double peak, bool 
   const double backward = !backwards ? 0 : seconds(
       [&] { mhla::backward(plan, tensors.backward_inputs(), tensors.gradients(), workspace); },
       threads, 0.3);
-  const auto rate = [](double flops, double s) { return flops / s * 1e-9; };
-  std::printf(
-      "%-11s %-4s %dt  forward %9.3f ms %6.1f GFLOP/s %3.0f %%  backward %9.3f ms %6.1f "
-      "GFLOP/s %3.0f %%\n",
-      shape.name, mhla::name(dtype), threads, forward * 1e3,
-      rate(plan.cost().forward_flops, forward),
-      100 * plan.cost().forward_flops / forward / peak / threads, backward * 1e3,
-      rate(plan.cost().backward_flops, backward),
-      100 * plan.cost().backward_flops / backward / peak / threads);
+  const auto print = [&](const char* what, double flops, double s) {
+    std::printf("  %s %9.3f ms %6.1f GFLOP/s %3.0f %%", what, s * 1e3, flops / s * 1e-9,
+                100 * flops / s / peak / threads);
+  };
+  std::printf("%-11s %-4s %dt", shape.name, mhla::name(dtype), threads);
+  print("forward", plan.cost().forward_flops, forward);
+  if (backwards) print("backward", plan.cost().backward_flops, backward);
+  std::printf("\n");
   std::fflush(stdout);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool forward_only = argc > 1 && std::string(argv[1]) == "-f";
+  std::vector<std::string> words(argv + 1, argv + argc);
+  bool backwards = true;
+  std::erase_if(words, [&](const std::string& word) {
+    if (word == "-f") backwards = false;
+    if (word[0] == '@') mhla::cpu::choose_target_for_test(word.substr(1));
+    return word == "-f" || word[0] == '@';
+  });
   const double peak = mhla::cpu::kernels().peak(0.2);
   std::printf("%s, inner loop %.1f GFLOP/s per core in f32\n", mhla::cpu::kernels().target,
               peak * 1e-9);
@@ -196,8 +201,8 @@ int main(int argc, char** argv) {
         const std::string line = std::string(shape.name) + " " + mhla::name(dtype) + " " +
                                  std::to_string(threads) + "t";
         bool wanted = true;
-        for (int i = 1 + forward_only; i < argc; ++i) wanted = wanted && line.find(argv[i]) != std::string::npos;
-        if (wanted) time_shape(shape, dtype, threads, peak, !forward_only);
+        for (const auto& word : words) wanted = wanted && line.find(word) != std::string::npos;
+        if (wanted) time_shape(shape, dtype, threads, peak, backwards);
       }
     }
   }

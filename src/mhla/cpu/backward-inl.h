@@ -63,7 +63,6 @@ class HeadBackward : HeadPass<T, false> {
     return p_.mask == Mask::block_causal ? b : 0;
   }
   Source<T> OutputGradients(Index count) const { return {head_.d_o, s_.at, count, p_.dv, {}}; }
-  Source<T> Outputs(Index count) const { return {head_.o, s_.at, count, p_.dv, {}}; }
   float* Result(Index r, Index c) const { return s_.result + r * g_.dk_padded + c; }
   bool den_joins() const { return g_.normalized && !p_.separate_denominator; }
 
@@ -79,10 +78,11 @@ class HeadBackward : HeadPass<T, false> {
       float* d_den = s_.factor + g_.tokens;
       const bool packed = this->Denominators(i, begin, count, true, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
-      PackScaled(OutputGradients(count), factor, false, s_.a2);
+      const Source<T> outputs{head_.o, s_.at, count, p_.dv, {}};
+      PackScaled(OutputGradients(count), factor, false, s_.a2,
+                 g_.normalized && !kNarrow ? &outputs : nullptr, d_den);
       if (g_.normalized) {
         if (kNarrow) OutputDots(i, begin, count, d_den);
-        else NegativeDots(OutputGradients(count), Outputs(count), factor, d_den);
         SumGradient(i, begin, count, packed, d_den, to);
       }
       if (!packed) PackPanels(this->QueryRows(count), s_.b);

@@ -67,8 +67,8 @@ std::optional<std::string> refuses(const Problem& problem) {
 }
 
 double predict_seconds(const Problem& problem, const PlanOptions& options) {
-  constexpr double kRate = 60e9;  // flop/s of one core, a cautious share of what Zen 4 reaches
-  return linear_cost(problem).forward_flops / (kRate * cpu::thread_count(options.threads));
+  const double rate = cpu::kernels().rate * cpu::thread_count(options.threads);
+  return linear_cost(problem).forward_flops / rate;
 }
 
 std::size_t forward_bytes(const Problem& problem, const PlanOptions& options) {

@@ -12,38 +12,31 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-// to[t] = factor[t] * row t, row-major chunks or panels.
+// to[t] = factor[t] * row t, row-major chunks or panels; with `other` also
+// dots[t] = -factor[t] * <row t, other row t>.
 template <class T>
-void PackScaled(const Source<T>& from, const float* factor, bool as_panels, float* to) {
+void PackScaled(const Source<T>& from, const float* factor, bool as_panels, float* to,
+                const Source<T>* other = nullptr, float* dots = nullptr) {
   const DF d;
   const Panels panels(from.width);
   for (Index t = 0; t < from.count; ++t) {
     const VF f = hn::Set(d, factor[t]);
     const T* row = from.row(t);
+    const T* partner = other ? other->row(t) : row;
+    VF dot = hn::Zero(d);
     for (Index x = 0; x < from.width; x += kLanes) {
       const Index left = from.width - x, j = x / kPanel;
       const VF value = left < kLanes ? LoadFirst(row + x, left) : Load(row + x);
+      if (other) {
+        const VF with = left < kLanes ? LoadFirst(partner + x, left) : Load(partner + x);
+        dot = hn::MulAdd(value, with, dot);
+      }
       float* at = as_panels
                       ? to + panels.offset(j, from.count) + t * panels.width(j) + x % kPanel
                       : to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
       Store(hn::Mul(f, value), at);
     }
-  }
-}
-
-// to[t] = -factor[t] * <a row t, b row t>
-template <class T>
-void NegativeDots(const Source<T>& a, const Source<T>& b, const float* factor, float* to) {
-  const DF d;
-  for (Index t = 0; t < a.count; ++t) {
-    VF sum = hn::Zero(d);
-    for (Index x = 0; x < a.width; x += kLanes) {
-      const Index left = a.width - x;
-      const VF u = left < kLanes ? LoadFirst(a.row(t) + x, left) : Load(a.row(t) + x);
-      const VF v = left < kLanes ? LoadFirst(b.row(t) + x, left) : Load(b.row(t) + x);
-      sum = hn::MulAdd(u, v, sum);
-    }
-    to[t] = -factor[t] * hn::GetLane(hn::SumOfLanes(d, sum));
+    if (other) dots[t] = -factor[t] * hn::GetLane(hn::SumOfLanes(d, dot));
   }
 }
 

@@ -35,6 +35,7 @@ struct Kernels {
   void (*forward)(const ForwardCall& call, Team& team);    // called by every thread of the team
   void (*backward)(const BackwardCall& call, Team& team);
   double (*peak)(double seconds);  // flop/s of the inner loop on one core, measured for that long
+  double rate;  // flop/s of a forward pass on one core of Zen 4, measured (docs/kernels/cpu.md)
 };
 
 // The best set this machine runs, unless a test chose another.

@@ -59,9 +59,9 @@ double Peak(double seconds) {
   return best;
 }
 
-inline constexpr Kernels kKernels{"", Forward<false>, Backward, Peak};
+inline constexpr Kernels kKernels{"", Forward<false>, Backward, Peak, 0};
 #if MHLA_CPU_PAIRS
-inline constexpr Kernels kPairKernels{"", Forward<true>, Backward, Peak};
+inline constexpr Kernels kPairKernels{"", Forward<true>, Backward, Peak, 0};
 #endif
 
 }  // namespace HWY_NAMESPACE
@@ -75,8 +75,9 @@ namespace {
 // NOTE: Highway's own table would link libhwy; asking the compiler's runtime keeps libmhla free of it.
 std::vector<Kernels> runnable() {
   std::vector<Kernels> list;
-  const auto add = [&](const char* target, Kernels kernels) {
+  const auto add = [&](const char* target, Kernels kernels, double rate) {
     kernels.target = target;
+    kernels.rate = rate;
     list.push_back(kernels);
   };
 #if HWY_ARCH_X86
@@ -87,19 +88,19 @@ std::vector<Kernels> runnable() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
 #if HWY_COMPILER_GCC_ACTUAL  // see MHLA_CPU_PAIRS
-    if (__builtin_cpu_supports("avx512bf16")) add("AVX3_BF16", N_AVX3::kPairKernels);
+    if (__builtin_cpu_supports("avx512bf16")) add("AVX3_BF16", N_AVX3::kPairKernels, 80e9);
 #endif
-    add("AVX3", N_AVX3::kKernels);
+    add("AVX3", N_AVX3::kKernels, 80e9);
   }
 #endif
 #if HWY_TARGETS & HWY_AVX2
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi2")) {
-    add("AVX2", N_AVX2::kKernels);
+    add("AVX2", N_AVX2::kKernels, 75e9);
   }
 #endif
   if (HWY_STATIC_TARGET != HWY_AVX3 && HWY_STATIC_TARGET != HWY_AVX2) {
-    add("baseline", HWY_STATIC_DISPATCH(kKernels));
+    add("baseline", HWY_STATIC_DISPATCH(kKernels), 9e9);
   }
   return list;
 }
