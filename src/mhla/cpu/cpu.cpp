@@ -1,4 +1,7 @@
 // The SIMD kernels as an entry of the planner.
+#include <algorithm>
+#include <utility>
+
 #include "mhla/core/cost.h"
 #include "mhla/core/implementation.h"
 #include "mhla/cpu/kernels.h"
@@ -12,14 +15,18 @@ using cpu::Index;
 // smaller ones go to single threads, which saves the barriers.
 constexpr double kSharedHeadFlops = 100e6;
 
+// Heads per thread between two barriers of the backward pass.
+constexpr Index kHeadsAtOnce = 8;
+
 struct Schedule {
   Schedule(const Problem& problem, int thread_count, double head_flops)
       : threads(thread_count), heads(cpu::head_count(problem)), alone(0) {
     if (threads > 1 && head_flops < kSharedHeadFlops) alone = heads / threads * threads;
     if (threads == 1) alone = heads;
     slots = std::min<Index>(threads, std::max<Index>(alone, 1));
+    if (threads > 1) wave = std::clamp<Index>(alone, 1, kHeadsAtOnce * threads);
   }
-  Index threads, heads, alone, slots;
+  Index threads, heads, alone, slots, wave = 1;
 };
 
 double flops_per_head(const Problem& problem, bool backward) {
@@ -33,8 +40,11 @@ struct Memory {
     cpu::Arena arena(data);
     for (Index i = 0; i < schedule.slots; ++i) slots.emplace_back(problem, backward, arena);
     for (Index i = 0; i < schedule.threads; ++i) scratch.emplace_back(problem, backward, arena);
+    const Index shares = problem.layout.mixing_size() * problem.keys().mixing_size();
+    if (backward) d_mixing = arena.floats(schedule.wave * shares);
     bytes = arena.bytes();
   }
+  float* d_mixing = nullptr;
   std::vector<cpu::Slot> slots;
   std::vector<cpu::Scratch> scratch;
   std::size_t bytes = 0;
@@ -79,16 +89,11 @@ std::size_t backward_bytes(const Problem& problem, const PlanOptions& options) {
   return workspace_bytes(problem, cpu::thread_count(options.threads), true);
 }
 
-template <typename Call, typename In, typename Out>
-void run(const PlanData& plan, const In& in, const Out& out, const Workspace& workspace,
-         bool backward, void (*kernel)(const Call&, cpu::Team&)) {
-  const Schedule schedule = schedule_within(plan, backward);
-  const Memory memory(plan.problem, backward, schedule, workspace.data);
-  const Call call{plan.problem,   in,           out,           schedule.heads,
-                  schedule.alone, memory.slots, memory.scratch};
+template <typename Call>
+void run(const Call& call, int threads, void (*kernel)(const Call&, cpu::Team&)) {
   const std::pair<const Call&, decltype(kernel)> context{call, kernel};
   cpu::Team::run(
-      static_cast<int>(schedule.threads),
+      threads,
       [](void* data, cpu::Team& team) {
         const auto& [shared, function] = *static_cast<decltype(context)*>(data);
         function(shared, team);
@@ -98,12 +103,19 @@ void run(const PlanData& plan, const In& in, const Out& out, const Workspace& wo
 
 void run_forward(const PlanData& plan, const ForwardInputs& in, const ForwardOutputs& out,
                  const Workspace& workspace, Stream) {
-  run<cpu::ForwardCall>(plan, in, out, workspace, false, cpu::kernels().forward);
+  const Schedule s = schedule_within(plan, false);
+  const Memory memory(plan.problem, false, s, workspace.data);
+  const cpu::ForwardCall call{plan.problem, in, out, s.heads, s.alone, memory.slots, memory.scratch};
+  run(call, static_cast<int>(s.threads), cpu::kernels().forward);
 }
 
 void run_backward(const PlanData& plan, const BackwardInputs& in, const BackwardOutputs& out,
                   const Workspace& workspace, Stream) {
-  run<cpu::BackwardCall>(plan, in, out, workspace, true, cpu::kernels().backward);
+  const Schedule s = schedule_within(plan, true);
+  const Memory memory(plan.problem, true, s, workspace.data);
+  const cpu::BackwardCall call{plan.problem, in,           out,            s.heads,        s.alone,
+                               memory.slots, memory.scratch, memory.d_mixing, s.wave};
+  run(call, static_cast<int>(s.threads), cpu::kernels().backward);
 }
 
 constexpr Implementation kLinear{.name = "cpu.linear",

@@ -173,36 +173,39 @@ void HeadBackward<T>::OpenKeyRows(Index count, float weight, const float* d_den,
 template <class T>
 void BackwardHeads(const BackwardCall& call, Team& team) {
   const Problem& p = call.problem;
-  const Index wave = static_cast<Index>(call.slots.size());
+  const Index share = p.layout.mixing_size() * p.keys().mixing_size();
   const auto head_at = [&](Index at) HWY_ATTR { return backward_head(p, call.in, call.out, at); };
-  const auto run = [&](Index at, const Slot& slot, Team& workers) HWY_ATTR {
+  const auto run = [&](Index at, Index place, int slot_number, Team& workers) HWY_ATTR {
     const Head head = head_at(at);
+    Slot slot = call.slots[static_cast<std::size_t>(slot_number)];
+    slot.d_mixing = call.d_mixing + place * share;
     HeadBackward<T>(p, head, slot, call.scratch[static_cast<std::size_t>(team.rank())]).Run(workers);
   };
   // Always in the order of heads, so that the sum does not depend on the number of threads.
-  const auto add_mixing = [&](Index first, Index count) HWY_ATTR {
+  const auto add_shares = [&](Index first, Index count) HWY_ATTR {
     if (!call.out.d_mixing.defined()) return;
     team.each(p.layout.mixing_size(), [&](Index i) HWY_ATTR {
       for (Index at = first; at < first + count; ++at) {
         const Head head = head_at(at);
         if (i >= head.mq) continue;
-        const float* from = call.slots[static_cast<std::size_t>(at - first)].d_mixing + i * head.mk;
+        const float* from = call.d_mixing + (at - first) * share + i * head.mk;
         float* to = head.d_mixing + i * head.d_mixing_stride;
         for (Index b = 0; b < head.mk; ++b) to[b] += from[b];
       }
     });
   };
   team.each(1, [&](Index) HWY_ATTR { clear_mixing(call.out.d_mixing); });
-  for (Index at = 0; at < call.alone; at += wave) {
-    team.each(wave, [&](Index i) HWY_ATTR {
+  for (Index first = 0; first < call.alone; first += call.wave) {
+    const Index count = std::min(call.wave, call.alone - first);
+    team.each(count, [&](Index i) HWY_ATTR {
       Team alone;
-      run(at + i, call.slots[static_cast<std::size_t>(i)], alone);
+      run(first + i, i, team.rank(), alone);
     });
-    add_mixing(at, wave);
+    add_shares(first, count);
   }
   for (Index at = call.alone; at < call.heads; ++at) {
-    run(at, call.slots[0], team);
-    add_mixing(at, 1);
+    run(at, 0, 0, team);
+    add_shares(at, 1);
   }
 }
 

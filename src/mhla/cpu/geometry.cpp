@@ -155,15 +155,18 @@ Slot::Slot(const Problem& problem, bool backward, Arena& arena) {
     return wanted ? arena.floats(count) : nullptr;
   };
   summaries = arena.floats(flat.size * (g.mk | 1));
-  mixed = arena.floats((flat.size + 2 * kWidestLanes) * g.mq);
+  // Queries that are done before mixing leave the room of S~ to dS.
+  const bool reuse = !g.causal && !g.shared;
+  const Index stride = flat.size + 2 * kWidestLanes;
+  mixed = arena.floats(stride * (backward && reuse ? std::max(g.mq, g.mk) : g.mq));
   mixing = arena.floats(g.mq * g.mk);
   d_mixed = optional(backward, flat.size * (g.mq | 1));
-  d_summaries = optional(backward, (flat.size + 2 * kWidestLanes) * g.mk);
+  d_summaries = backward && reuse ? mixed : optional(backward, stride * g.mk);
   mixing_t = optional(backward, g.mq * g.mk);
-  d_mixing = optional(backward, g.mq * g.mk);
+  d_mixing = nullptr;
   sums = optional(backward && g.shared, g.mk * g.dk_padded);
-  inverse = optional(backward, problem.layout.tokens());
-  d_denominator = optional(backward, problem.layout.tokens());
+  inverse = optional(backward && !reuse, problem.layout.tokens());
+  d_denominator = optional(backward && !reuse, problem.layout.tokens());
 }
 
 }  // namespace mhla::cpu

@@ -124,7 +124,7 @@ struct Slot {
   float* d_mixed;     // dS~ [panel, query block, two vectors]
   float* d_summaries;  // dS [key block, Flat::size]
   float* mixing_t;     // packed m^T
-  float* d_mixing;     // this head's share [Mq, Mk]
+  float* d_mixing;     // this head's share [Mq, Mk], set for each
   float* sums;         // shared_position: z_b [key block, dk]
   float* inverse;      // scale / denominator, by token of the layout
   float* d_denominator;  // scale * d_den, by token of the layout

@@ -28,6 +28,8 @@ struct BackwardCall {
   Index heads, alone;
   std::span<const Slot> slots;
   std::span<const Scratch> scratch;
+  float* d_mixing;   // shares of `wave` heads, one after another
+  Index wave;        // heads between two additions of their shares
 };
 
 struct Kernels {
