@@ -77,7 +77,7 @@ double seconds(const std::function<void()>& call, int threads, double budget) {
 class Bytes {
  public:
   Bytes() = default;
-  explicit Bytes(std::size_t size) : size_(size), data_(new (kAlignment) char[size]) {}
+  explicit Bytes(std::size_t size) : size_(size), data_(new(kAlignment) char[size]) {}
   char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 
@@ -168,9 +168,13 @@ void time_shape(const Shape& shape, DType dtype, int threads, double peak, bool 
   const mhla::Workspace workspace{memory.data(), memory.size()};
   const double forward = seconds(
       [&] { mhla::forward(plan, tensors.inputs(), tensors.outputs(), workspace); }, threads, 0.3);
-  const double backward = !backwards ? 0 : seconds(
-      [&] { mhla::backward(plan, tensors.backward_inputs(), tensors.gradients(), workspace); },
-      threads, 0.3);
+  const double backward = !backwards ? 0
+                                     : seconds(
+                                           [&] {
+                                             mhla::backward(plan, tensors.backward_inputs(),
+                                                            tensors.gradients(), workspace);
+                                           },
+                                           threads, 0.3);
   const auto print = [&](const char* what, double flops, double s) {
     std::printf("  %s %9.3f ms %6.1f GFLOP/s %3.0f %%", what, s * 1e3, flops / s * 1e-9,
                 100 * flops / s / peak / threads);

@@ -16,7 +16,8 @@ namespace mhla::test {
 // Tensors of any storage type; q, k and v are slices of one fused projection with gaps between.
 class CpuCase {
  public:
-  CpuCase(const Problem& problem, std::uint64_t seed) : problem_(problem), truth_(in_f64(problem), seed) {
+  CpuCase(const Problem& problem, std::uint64_t seed)
+      : problem_(problem), truth_(in_f64(problem), seed) {
     round(truth_.q), round(truth_.k), round(truth_.v), round(truth_.d_o);
     round(truth_.q_den), round(truth_.k_den);
     for (double& x : truth_.mixing) x = static_cast<float>(x);
@@ -36,17 +37,23 @@ class CpuCase {
       q_den = store(truth_.q_den, nq, problem_.dk);
       k_den = store(truth_.k_den, nk, problem_.dk);
     }
-    std::vector<float> mixing(truth_.mixing.begin(), truth_.mixing.end()), d_mixing(mixing.size(), NAN);
+    std::vector<float> mixing(truth_.mixing.begin(), truth_.mixing.end()),
+        d_mixing(mixing.size(), NAN);
     const Storage o = poisoned(nq, problem_.dv);
-    const ForwardInputs in{.q = q.view, .k = k.view, .v = v.view, .mixing = mixing_view(mixing),
-                           .q_den = q_den.view, .k_den = k_den.view};
-    with_workspace(p.forward_workspace(), [&](const Workspace& w) { forward(p, in, {.o = o.view}, w); });
+    const ForwardInputs in{.q = q.view,
+                           .k = k.view,
+                           .v = v.view,
+                           .mixing = mixing_view(mixing),
+                           .q_den = q_den.view,
+                           .k_den = k_den.view};
+    with_workspace(p.forward_workspace(),
+                   [&](const Workspace& w) { forward(p, in, {.o = o.view}, w); });
     std::map<std::string, std::vector<double>> got{{"o", load(o)}};
 
     const Storage d_q = poisoned(nq, problem_.dk), d_k = poisoned(nk, problem_.dk);
     const Storage d_v = poisoned(nk, problem_.dv);
-    BackwardOutputs out{.d_q = d_q.view, .d_k = d_k.view, .d_v = d_v.view,
-                        .d_mixing = mixing_view(d_mixing)};
+    BackwardOutputs out{
+        .d_q = d_q.view, .d_k = d_k.view, .d_v = d_v.view, .d_mixing = mixing_view(d_mixing)};
     Storage d_q_den, d_k_den;
     if (problem_.separate_denominator) {
       d_q_den = poisoned(nq, problem_.dk), d_k_den = poisoned(nk, problem_.dk);
@@ -57,7 +64,8 @@ class CpuCase {
     });
     got["d_q"] = load(d_q), got["d_k"] = load(d_k), got["d_v"] = load(d_v);
     got["d_mixing"] = {d_mixing.begin(), d_mixing.end()};
-    if (problem_.separate_denominator) got["d_q_den"] = load(d_q_den), got["d_k_den"] = load(d_k_den);
+    if (problem_.separate_denominator)
+      got["d_q_den"] = load(d_q_den), got["d_k_den"] = load(d_k_den);
     return got;
   }
 

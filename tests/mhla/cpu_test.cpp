@@ -14,7 +14,8 @@ using L = BlockLayout;
 // Rounding errors of independent sums add like their square root; inputs of unit size. The factor
 // leaves room for the quotient and for the feature map's own exponential.
 double tolerance(const Problem& p) {
-  const double terms = static_cast<double>(p.keys().max_block_tokens() + p.keys().mixing_size() + p.dk + p.dv);
+  const double terms = static_cast<double>(p.keys().max_block_tokens() + p.keys().mixing_size() +
+                                           p.dk + p.dv);
   const double accumulated = 8 * 0x1p-24 * std::sqrt(terms);
   if (p.dtype == DType::bf16) return accumulated + 4 * 0x1p-9;
   if (p.dtype == DType::f16) return accumulated + 4 * 0x1p-12;
@@ -41,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Machine, EachTarget, testing::ValuesIn(cpu::runnable_ta
                          [](const auto& name) { return name.param; });
 
 constexpr Mask kMasks[] = {Mask::none, Mask::causal, Mask::block_causal};
-constexpr Normalizer kNormalizers[] = {Normalizer::exact, Normalizer::shared_position, Normalizer::none};
+constexpr Normalizer kNormalizers[] = {Normalizer::exact, Normalizer::shared_position,
+                                       Normalizer::none};
 constexpr FeatureMap kMaps[] = {FeatureMap::relu_eps, FeatureMap::relu, FeatureMap::elu1,
                                 FeatureMap::identity};
 
@@ -50,10 +52,15 @@ TEST_P(EachTarget, AgreesAtTheEdgesOfTiles) {
   for (const std::int64_t d : {1, 7, 8, 15, 16, 17, 31, 32, 33}) {
     for (const std::int64_t n : {1, 7, 16, 17, 33}) {
       const Mask mask = kMasks[seed % 3];
-      expect_agreement({.heads = 2, .dk = d, .dv = 1 + (d * 5 + n) % 37,
-                        .layout = L::sequence(5 * n + n / 2, {.block = {n}}), .mask = mask,
-                        // One feature cancels in the quotient: its gradient would be nothing but rounding.
-                        .normalizer = d == 1 ? Normalizer::none : Normalizer::exact}, seed);
+      expect_agreement(
+          {.heads = 2,
+           .dk = d,
+           .dv = 1 + (d * 5 + n) % 37,
+           .layout = L::sequence(5 * n + n / 2, {.block = {n}}),
+           .mask = mask,
+           // One feature cancels in the quotient: its gradient would be nothing but rounding.
+           .normalizer = d == 1 ? Normalizer::none : Normalizer::exact},
+          seed);
       ++seed;
     }
   }
@@ -61,9 +68,9 @@ TEST_P(EachTarget, AgreesAtTheEdgesOfTiles) {
 
 TEST_P(EachTarget, AgreesForEveryMaskNormalizerAndMap) {
   std::uint64_t seed = 100;
-  const std::vector<L> layouts = {L::sequence(43, {.block = {8}}), L::grid({9, 11}, {.block = {4, 4}}),
-                                  L::grid({3, 5, 7}, {.block = {2, 2, 3}}),
-                                  L::packed({0, 5, 5, 30, 31}, {.block = {4}})};
+  const std::vector<L> layouts = {
+      L::sequence(43, {.block = {8}}), L::grid({9, 11}, {.block = {4, 4}}),
+      L::grid({3, 5, 7}, {.block = {2, 2, 3}}), L::packed({0, 5, 5, 30, 31}, {.block = {4}})};
   for (const Mask mask : kMasks) {
     for (const Normalizer normalizer : kNormalizers) {
       for (const FeatureMap map : kMaps) {
@@ -71,9 +78,17 @@ TEST_P(EachTarget, AgreesForEveryMaskNormalizerAndMap) {
           if (separate && normalizer == Normalizer::none) continue;
           // Denominators of the identity map come arbitrarily close to zero.
           if (map == FeatureMap::identity && normalizer != Normalizer::none && !separate) continue;
-          Problem p{.batch = 2, .heads = 2, .dk = 9, .dv = 20, .layout = layouts[seed % 4], .mask = mask,
-                    .normalizer = normalizer, .feature_map = map, .scale = 0.5,
-                    .separate_denominator = separate, .mixing_per_head = seed % 3 == 0};
+          Problem p{.batch = 2,
+                    .heads = 2,
+                    .dk = 9,
+                    .dv = 20,
+                    .layout = layouts[seed % 4],
+                    .mask = mask,
+                    .normalizer = normalizer,
+                    .feature_map = map,
+                    .scale = 0.5,
+                    .separate_denominator = separate,
+                    .mixing_per_head = seed % 3 == 0};
           if (normalizer != Normalizer::none) p.eps = 0.3;
           expect_agreement(p, seed++);
         }
@@ -83,10 +98,17 @@ TEST_P(EachTarget, AgreesForEveryMaskNormalizerAndMap) {
 }
 
 TEST_P(EachTarget, AgreesForCrossAttention) {
-  expect_agreement({.heads = 2, .dk = 16, .dv = 24, .layout = L::sequence(29, {.block = {8}}),
-                    .layout_k = L::grid({6, 7}, {.block = {4, 4}})}, 200);
-  expect_agreement({.dk = 5, .dv = 3, .layout = L::packed({0, 5, 9, 9, 14}, {.block = {4}}),
-                    .layout_k = L::packed({0, 3, 3, 8, 17}, {.block = {3}})}, 201);
+  expect_agreement({.heads = 2,
+                    .dk = 16,
+                    .dv = 24,
+                    .layout = L::sequence(29, {.block = {8}}),
+                    .layout_k = L::grid({6, 7}, {.block = {4, 4}})},
+                   200);
+  expect_agreement({.dk = 5,
+                    .dv = 3,
+                    .layout = L::packed({0, 5, 9, 9, 14}, {.block = {4}}),
+                    .layout_k = L::packed({0, 3, 3, 8, 17}, {.block = {3}})},
+                   201);
 }
 
 TEST_P(EachTarget, AgreesForBlocksLongerThanAChunk) {
@@ -95,18 +117,46 @@ TEST_P(EachTarget, AgreesForBlocksLongerThanAChunk) {
     for (const Normalizer normalizer : kNormalizers) {
       for (const bool separate : {false, true}) {
         if (separate && normalizer == Normalizer::none) continue;
-        expect_agreement({.dk = 12, .dv = 17, .layout = L::sequence(1301, {.block = {600}}),
-                          .mask = mask, .normalizer = normalizer, .eps = 0.1,
-                          .separate_denominator = separate}, seed++);
+        expect_agreement({.dk = 12,
+                          .dv = 17,
+                          .layout = L::sequence(1301, {.block = {600}}),
+                          .mask = mask,
+                          .normalizer = normalizer,
+                          .eps = 0.1,
+                          .separate_denominator = separate},
+                         seed++);
       }
+    }
+  }
+}
+
+TEST_P(EachTarget, AgreesIn16BitForLongBlocksAndWideHeads) {
+  for (const Mask mask : kMasks) {
+    for (const Normalizer normalizer : {Normalizer::exact, Normalizer::none}) {
+      expect_agreement({.dk = 13,
+                        .dv = 31,
+                        .layout = L::sequence(1101, {.block = {551}}),
+                        .mask = mask,
+                        .normalizer = normalizer,
+                        .dtype = DType::bf16},
+                       350);
+      expect_agreement({.dk = 515,
+                        .dv = 300,
+                        .layout = L::sequence(23, {.block = {7}}),
+                        .mask = mask,
+                        .normalizer = normalizer,
+                        .dtype = DType::bf16},
+                       351);
     }
   }
 }
 
 TEST_P(EachTarget, AgreesForHeadsWiderThanAChunk) {
   for (const Mask mask : kMasks) {
-    expect_agreement({.dk = 300, .dv = 530, .layout = L::sequence(20, {.block = {6}}), .mask = mask}, 400);
-    expect_agreement({.dk = 513, .dv = 30, .layout = L::sequence(20, {.block = {6}}), .mask = mask}, 401);
+    expect_agreement(
+        {.dk = 300, .dv = 530, .layout = L::sequence(20, {.block = {6}}), .mask = mask}, 400);
+    expect_agreement({.dk = 513, .dv = 30, .layout = L::sequence(20, {.block = {6}}), .mask = mask},
+                     401);
   }
 }
 
@@ -115,8 +165,15 @@ TEST_P(EachTarget, AgreesIn16Bit) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (const Mask mask : kMasks) {
       for (const Normalizer normalizer : kNormalizers) {
-        expect_agreement({.heads = 2, .dk = 33, .dv = 40, .layout = L::grid({12, 20}, {.block = {5, 6}}),
-                          .mask = mask, .normalizer = normalizer, .eps = 0.1, .dtype = dtype}, seed++);
+        expect_agreement({.heads = 2,
+                          .dk = 33,
+                          .dv = 40,
+                          .layout = L::grid({12, 20}, {.block = {5, 6}}),
+                          .mask = mask,
+                          .normalizer = normalizer,
+                          .eps = 0.1,
+                          .dtype = dtype},
+                         seed++);
       }
     }
   }
@@ -125,8 +182,13 @@ TEST_P(EachTarget, AgreesIn16Bit) {
 TEST_P(EachTarget, DoesNotDependOnTheNumberOfThreads) {
   for (const Mask mask : kMasks) {
     for (const std::int64_t batch : {1, 4}) {
-      CpuCase c({.batch = batch, .heads = 1, .dk = 24, .dv = 40,
-                 .layout = L::grid({20, 21}, {.block = {5, 4}}), .mask = mask}, 600);
+      CpuCase c({.batch = batch,
+                 .heads = 1,
+                 .dk = 24,
+                 .dv = 40,
+                 .layout = L::grid({20, 21}, {.block = {5, 4}}),
+                 .mask = mask},
+                600);
       const auto one = c.run({.implementation = "cpu.linear", .threads = 1});
       for (const int threads : {1, 2, 3}) {
         const auto again = c.run({.implementation = "cpu.linear", .threads = threads});
@@ -140,7 +202,8 @@ TEST_P(EachTarget, DoesNotDependOnTheNumberOfThreads) {
 
 TEST_P(EachTarget, SharesLargeHeadsAmongThreads) {
   for (const int threads : {2, 3}) {
-    expect_agreement({.dk = 64, .dv = 64, .layout = L::sequence(2048, {.block = {32}})}, 700, threads);
+    expect_agreement({.dk = 64, .dv = 64, .layout = L::sequence(2048, {.block = {32}})}, 700,
+                     threads);
   }
 }
 

@@ -1,7 +1,8 @@
-// Backward pass of one head: summaries again, then gradients of queries, summaries, keys and values.
+// Backward pass of one head: summaries again, then gradients of queries, summaries, keys and
+// values.
 //
-// Summaries are kept transposed (V^T K), which is the operand that both d_q = G S~^T and d_k = V dS^T
-// need; only d_v = K dS transposes one block's gradient.
+// Summaries are kept transposed (V^T K), which is the operand that both d_q = G S~^T and d_k = V
+// dS^T need; only d_v = K dS transposes one block's gradient.
 #if defined(MHLA_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MHLA_CPU_BACKWARD_INL_H_
 #undef MHLA_CPU_BACKWARD_INL_H_
@@ -20,9 +21,10 @@ namespace HWY_NAMESPACE {
 inline constexpr Index kDotBytes = 512 * 1024;
 inline constexpr Index kDotTilesAtOnce = 4;  // rows of tiles per piece of work
 
-template <class T>
-class HeadBackward : HeadPass<T, false> {
-  using Base = HeadPass<T, false>;
+// kPairs: where nothing divides, so that no gradients of numerator and denominator have to cancel.
+template <class T, bool kPairs>
+class HeadBackward : HeadPass<T, kPairs> {
+  using Base = HeadPass<T, kPairs>;
   using Base::f_, Base::g_, Base::head_, Base::p_, Base::s_, Base::slot_, Base::stride_;
 
  public:
@@ -46,9 +48,8 @@ class HeadBackward : HeadPass<T, false> {
       if (at >= mixes) return MixingGradient((at - mixes) * kDotTilesAtOnce);
       Mix(slot_.mixing_t, head_.mk, head_.mq, Gradients(), slot_.d_summaries, stride_,
           at * kPanelsAtOnce, std::min(panels, (at + 1) * kPanelsAtOnce),
-          [&](Index first, Index) HWY_ATTR {
-            return std::pair<Index, Index>(FirstReader(first), head_.mq);
-          });
+          [&](Index first, Index)
+              HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); });
     });
     team.each(head_.mk, [&](Index b) HWY_ATTR { KeysAndValues(b); });
   }
@@ -79,20 +80,24 @@ class HeadBackward : HeadPass<T, false> {
       const bool packed = this->Denominators(i, begin, count, true, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
       const Source<T> outputs{head_.o, s_.at, count, p_.dv, {}};
-      PackScaled(OutputGradients(count), factor, false, s_.a2,
-                 g_.normalized && !kNarrow ? &outputs : nullptr, d_den);
+      if (kPairs) PackScaledPairs(OutputGradients(count), factor, true, s_.a2);
+      else
+        PackScaled(OutputGradients(count), factor, false, s_.a2,
+                   g_.normalized && !kNarrow ? &outputs : nullptr, d_den);
       if (g_.normalized) {
         if (kNarrow) OutputDots(i, begin, count, d_den);
         SumGradient(i, begin, count, packed, d_den, to);
       }
-      if (!packed) PackPanels(this->QueryRows(count), s_.b);
+      if constexpr (kPairs) PackRowPairs(this->QueryRows(count), true, s_.b);
+      else if (!packed) PackPanels(this->QueryRows(count), s_.b);
       Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
       ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.d_o, p_.dv, sizeof(T));
       if (g_.normalized && !kNarrow) ahead.Add(head_.o, p_.dv, sizeof(T));
-      MultiplyTransposed(s_.a2, p_.dv, count, s_.b, Panels(p_.dk), nullptr, begin > 0,
-                         [&](Index r, Index c) HWY_ATTR {
-                           return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
-                         }, &ahead);
+      const auto place = [&](Index r, Index c) HWY_ATTR {
+        return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
+      };
+      MultiplyTransposed<false, kPairs>(s_.a2, p_.dv, this->Steps(count), s_.b, Panels(p_.dk),
+                                        nullptr, begin > 0, place, &ahead);
       if (deferred_) {
         for (Index t = 0; t < count; ++t) {
           slot_.inverse[s_.at[t]] = factor[t];
@@ -104,8 +109,9 @@ class HeadBackward : HeadPass<T, false> {
     }
   }
 
-  // -<d_o, o> * scale / denominator in f32, o being too coarse in 16 bits: where gradients of numerator
-  // and denominator cancel, its rounding would remain. <d_o, o> = <phi(q), d_q>, left in s_.result.
+  // -<d_o, o> * scale / denominator in f32, o being too coarse in 16 bits: where gradients of
+  // numerator and denominator cancel, its rounding would remain. <d_o, o> = <phi(q), d_q>, left in
+  // s_.result.
   void OutputDots(Index i, Index begin, Index count, float* d_den) {
     const RowSummand product{s_.a2, p_.dv, slot_.mixed + i * stride_, p_.dv};
     MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
@@ -141,14 +147,15 @@ class HeadBackward : HeadPass<T, false> {
   void QueryGradient(Index i, Index count, const float* d_den) {
     const float* mixed = slot_.mixed + i * stride_;
     if (head_.d_q.data) {
-      const RowSummand product{s_.a2, p_.dv, mixed, p_.dv};
       Ahead ahead(s_.at, count);
       ahead.Add(head_.d_q, p_.dk, sizeof(T));
+      if (kPairs) PackScaledPairs(OutputGradients(count), s_.factor, false, s_.a);
       if (!kNarrow || !g_.normalized) {  // otherwise OutputDots has left it
-        MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
-                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); }, &ahead);
+        TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count, &ahead);
       }
-      StoreGradient({.rows = s_.result, .stride = g_.dk_padded, .weight = d_den,
+      StoreGradient({.rows = s_.result,
+                     .stride = g_.dk_padded,
+                     .weight = d_den,
                      .vector = den_joins() ? mixed + f_.extra : nullptr},
                     this->QueryRows(count), head_.d_q);
     }
@@ -182,7 +189,8 @@ class HeadBackward : HeadPass<T, false> {
       }
     }
     for (Index i = rows.begin(first_tile); i < rows.begin(last_tile); ++i) {
-      std::fill(to + i * head_.mk + std::min(this->Closed(i), head_.mk), to + (i + 1) * head_.mk, 0.0f);
+      std::fill(to + i * head_.mk + std::min(this->Closed(i), head_.mk), to + (i + 1) * head_.mk,
+                0.0f);
     }
   }
 
@@ -201,21 +209,19 @@ class HeadBackward : HeadPass<T, false> {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
       if (head_.d_k.data) {
-        PackRows(this->Values(count), s_.a);
-        const RowSummand product{s_.a, p_.dv, d_summary, p_.dv};
+        PackOperand(this->Values(count), s_.a);
         Ahead ahead(s_.at, count);
         ahead.Add(head_.d_k, p_.dk, sizeof(T)).Add(head_.d_v, p_.dv, sizeof(T));
-        MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
-                     [&](Index r, Index c) HWY_ATTR { return Result(r, c); }, &ahead);
-        StoreGradient({.rows = s_.result, .stride = g_.dk_padded,
-                       .vector = den_joins() ? d_sum : nullptr},
-                      this->Keys(count), head_.d_k);
+        TimesMatrix(s_.a, p_.dv, Operand(d_summary, p_.dv, p_.dk), count, &ahead);
+        StoreGradient(
+            {.rows = s_.result, .stride = g_.dk_padded, .vector = den_joins() ? d_sum : nullptr},
+            this->Keys(count), head_.d_k);
       }
       if (head_.d_k_den.data) {
         StoreGradient({.vector = d_sum}, this->DenKeys(count), head_.d_k_den);
       }
       if (head_.d_v.data) {
-        PackRows(this->Keys(count), s_.a2);
+        PackOperand(this->Keys(count), s_.a2);
         Ahead ahead = this->Next(head_.key_blocks, head_.mk, b, begin + count);
         ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
         ValueGradient(count, 0, nullptr, &ahead);
@@ -223,12 +229,30 @@ class HeadBackward : HeadPass<T, false> {
     }
   }
 
+  // Token rows, and a summary matrix in panels, as operands of a product.
+  void PackOperand(const Source<T>& from, float* to) {
+    if constexpr (kPairs) PackColumnPairs(from, to);
+    else PackRows(from, to);
+  }
+  const float* Operand(const float* matrix, Index rows, Index width) {
+    if (kPairs) PairRows(matrix, rows, width, s_.paired);
+    return kPairs ? s_.paired : matrix;
+  }
+  // s_.result = token rows times a matrix [k, dk].
+  void TimesMatrix(const float* rows, Index k, const float* matrix, Index count,
+                   Ahead* ahead = nullptr) {
+    const RowSummand product{rows, this->Steps(k), matrix, this->Steps(k)};
+    const auto to = [&](Index r, Index c) HWY_ATTR { return Result(r, c); };
+    MultiplyRows<false, kPairs>(&product, 1, count, Panels(p_.dk), nullptr, false, to, ahead);
+  }
+
   // d_v = K dS, plus weight * scores^T G of an open block (G as panels in s_.b3).
   void ValueGradient(Index count, float weight, const float* scores, Ahead* ahead = nullptr) {
     const Panels panels(p_.dv);
-    const RowSummand product{s_.a2, p_.dk, s_.matrix, p_.dk};
+    const Index features = this->Steps(p_.dk);
+    const RowSummand product{s_.a2, features, Operand(s_.matrix, p_.dk, p_.dv), features};
     const auto write = [&](auto&& out) HWY_ATTR {
-      MultiplyRows(&product, 1, count, panels, nullptr, false, out, ahead);
+      MultiplyRows<false, kPairs>(&product, 1, count, panels, nullptr, false, out, ahead);
       if (!scores) return;
       float factor[kMaxRows];
       std::fill(factor, factor + kMaxRows, weight);
@@ -236,7 +260,8 @@ class HeadBackward : HeadPass<T, false> {
     };
     if (std::is_same_v<T, float> && p_.dv % kLanes == 0) {
       float* d_v = reinterpret_cast<float*>(head_.d_v.data);
-      return write([&](Index r, Index c) HWY_ATTR { return d_v + s_.at[r] * head_.d_v.stride + c; });
+      return write([&](Index r, Index c)
+                       HWY_ATTR { return d_v + s_.at[r] * head_.d_v.stride + c; });
     }
     write([&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; });
     Unpack<T>(s_.result, panels.columns, head_.d_v, s_.at, count, p_.dv);
@@ -251,7 +276,8 @@ class HeadBackward : HeadPass<T, false> {
 
   void DeferredQueries(Index i, float* d_sum);
   void OpenQueries(Index i, Index begin, Index count, bool last);
-  void DenominatorRows(Index i, Index begin, Index count, const float* d_den, float* rows, float* d_sum);
+  void DenominatorRows(Index i, Index begin, Index count, const float* d_den, float* rows,
+                       float* d_sum);
   void CausalKeys(Index b, float* d_summary, const float* d_sum);
   void OpenKeyRows(Index count, float weight, const float* d_den, const float* d_sum, float* rows);
 

@@ -105,7 +105,8 @@ void run_forward(const PlanData& plan, const ForwardInputs& in, const ForwardOut
                  const Workspace& workspace, Stream) {
   const Schedule s = schedule_within(plan, false);
   const Memory memory(plan.problem, false, s, workspace.data);
-  const cpu::ForwardCall call{plan.problem, in, out, s.heads, s.alone, memory.slots, memory.scratch};
+  const cpu::ForwardCall call{plan.problem, in,           out,           s.heads,
+                              s.alone,      memory.slots, memory.scratch};
   run(call, static_cast<int>(s.threads), cpu::kernels().forward);
 }
 
@@ -113,8 +114,9 @@ void run_backward(const PlanData& plan, const BackwardInputs& in, const Backward
                   const Workspace& workspace, Stream) {
   const Schedule s = schedule_within(plan, true);
   const Memory memory(plan.problem, true, s, workspace.data);
-  const cpu::BackwardCall call{plan.problem, in,           out,            s.heads,        s.alone,
-                               memory.slots, memory.scratch, memory.d_mixing, s.wave};
+  const cpu::BackwardCall call{
+      plan.problem,    in,    out, s.heads, s.alone, memory.slots, memory.scratch,
+      memory.d_mixing, s.wave};
   run(call, static_cast<int>(s.threads), cpu::kernels().backward);
 }
 

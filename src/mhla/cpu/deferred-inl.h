@@ -14,8 +14,8 @@ namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
 // d_q and d_q_den of block i, chunk by chunk; d_sum += the denominator's share of dz_i.
-template <class T>
-void HeadBackward<T>::DeferredQueries(Index i, float* d_sum) {
+template <class T, bool kPairs>
+void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
   const Block& block = head_.query_blocks[i];
   for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
     const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
@@ -24,9 +24,9 @@ void HeadBackward<T>::DeferredQueries(Index i, float* d_sum) {
     float* d_den = s_.factor + g_.tokens;
     RecallFactors(count, factor, d_den);
     PackScaled(OutputGradients(count), factor, false, s_.a2);
-    const RowSummand product{s_.a2, p_.dv, slot_.mixed + i * stride_, p_.dv};
-    MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
-                 [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
+    if (kPairs) PackScaledPairs(OutputGradients(count), factor, false, s_.a);
+    TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(slot_.mixed + i * stride_, p_.dv, p_.dk),
+                count);
     if (g_.causal) OpenQueries(i, begin, count, begin + count == block.tokens());
     RecallFactors(count, factor, d_den);
     float* den_rows = p_.separate_denominator ? s_.b : s_.result;
@@ -39,14 +39,14 @@ void HeadBackward<T>::DeferredQueries(Index i, float* d_sum) {
   }
 }
 
-// s_.result += m_ii tril(G V^T) K, the product G V^T staying in s_.scores2. Of earlier chunks of the
-// same block, s_.open holds V^T K.
-template <class T>
-void HeadBackward<T>::OpenQueries(Index i, Index begin, Index count, bool last) {
+// s_.result += m_ii tril(G V^T) K, the product G V^T staying in s_.scores2. Of earlier chunks of
+// the same block, s_.open holds V^T K.
+template <class T, bool kPairs>
+void HeadBackward<T, kPairs>::OpenQueries(Index i, Index begin, Index count, bool last) {
   const float weight = this->Weight(i, i);
   PackRows(this->Values(count), s_.a);
   TransposeRows(s_.a, count, p_.dv, s_.b2);
-  this->LowerProduct(s_.a2, p_.dv, s_.b2, 1, count, s_.scores2);
+  this->template LowerProduct<false>(s_.a2, p_.dv, s_.b2, 1, count, s_.scores2);
   PackPanels(this->Keys(count), s_.b);
   float* factor = s_.factor + 2 * g_.tokens;
   std::fill(factor, factor + count, weight);
@@ -67,13 +67,13 @@ void HeadBackward<T>::OpenQueries(Index i, Index begin, Index count, bool last) 
   }
   if (last) return;
   if (begin == 0) Clear(s_.open, f_.size);
-  this->AddChunk(1, s_.a, s_.b, count, s_.open);
+  this->template AddChunk<false>(1, s_.a, s_.b, count, s_.open);
 }
 
 // rows[t] += gradient of phi(q_den), whose part of the open block also gives d_m.
-template <class T>
-void HeadBackward<T>::DenominatorRows(Index i, Index begin, Index count, const float* d_den,
-                                      float* rows, float* d_sum) {
+template <class T, bool kPairs>
+void HeadBackward<T, kPairs>::DenominatorRows(Index i, Index begin, Index count, const float* d_den,
+                                              float* rows, float* d_sum) {
   const Block& block = head_.query_blocks[i];
   const float* own = slot_.d_summaries + i * stride_ + f_.extra;  // shared: by coordinate
   PackRows(this->DenQueries(count), s_.a3);
@@ -102,8 +102,8 @@ void HeadBackward<T>::DenominatorRows(Index i, Index begin, Index count, const f
 
 // d_k and d_v of a causal block: a key is seen by later queries of its own block, so chunks are
 // walked backwards and join d_summary once they are done.
-template <class T>
-void HeadBackward<T>::CausalKeys(Index b, float* d_summary, const float* d_sum) {
+template <class T, bool kPairs>
+void HeadBackward<T, kPairs>::CausalKeys(Index b, float* d_summary, const float* d_sum) {
   const Block& block = head_.key_blocks[b];
   const float weight = this->Weight(b, b);
   const Index chunks = (block.tokens() + g_.tokens - 1) / g_.tokens;
@@ -119,26 +119,27 @@ void HeadBackward<T>::CausalKeys(Index b, float* d_summary, const float* d_sum) 
       RecallFactors(count, factor, d_den);
       PackScaled(OutputGradients(count), factor, false, s_.a3);
       TransposeRows(s_.a, count, p_.dv, s_.b2);
-      this->LowerProduct(s_.a3, p_.dv, s_.b2, 1, count, s_.scores2);
+      this->template LowerProduct<false>(s_.a3, p_.dv, s_.b2, 1, count, s_.scores2);
     }
     PackRows(this->QueryRows(count), s_.a3);
     PackRows(this->Keys(count), s_.a2);
     TransposeRows(s_.a2, count, p_.dk, s_.b2);
-    this->LowerProduct(s_.a3, p_.dk, s_.b2, 1, count, s_.scores);
+    this->template LowerProduct<false>(s_.a3, p_.dk, s_.b2, 1, count, s_.scores);
     for (Index r = 0; r < count; ++r) {
-      slot_.d_mixing[b * head_.mk + b] += Dot(s_.scores + r * kRowStride, s_.scores2 + r * kRowStride,
-                                              round_up(r + 1, kLanes));
+      slot_.d_mixing[b * head_.mk + b] += Dot(s_.scores + r * kRowStride,
+                                              s_.scores2 + r * kRowStride, round_up(r + 1, kLanes));
     }
     RecallFactors(count, factor, d_den);
     PackScaled(OutputGradients(count), factor, true, s_.b3);
     if (head_.d_v.data) {
       TransposePanels(d_summary, p_.dv, p_.dk, s_.matrix);
+      if (kPairs) PackOperand(this->Keys(count), s_.a2);
       ValueGradient(count, weight, s_.scores);
     }
     PackPanels(this->QueryRows(count), s_.b);
-    const RowSummand closed{s_.a, p_.dv, d_summary, p_.dv};
+    if (kPairs) PackOperand(this->Values(count), s_.a);
+    TimesMatrix(s_.a, p_.dv, Operand(d_summary, p_.dv, p_.dk), count);
     const auto out = [&](Index r, Index c) HWY_ATTR { return Result(r, c); };
-    MultiplyRows(&closed, 1, count, Panels(p_.dk), nullptr, false, out);
     float weights[kMaxRows];
     std::fill(weights, weights + kMaxRows, weight);
     MultiplyTransposed<true>(s_.scores2, count, count, s_.b, Panels(p_.dk), weights, true, out);
@@ -152,14 +153,14 @@ void HeadBackward<T>::CausalKeys(Index b, float* d_summary, const float* d_sum) 
     if (head_.d_k_den.data) StoreGradient(own, this->DenKeys(count), head_.d_k_den);
     if (chunk == 0) break;
     PackScaled(OutputGradients(count), factor, false, s_.a3);
-    this->AddChunk(weight, s_.a3, s_.b, count, d_summary);
+    this->template AddChunk<false>(weight, s_.a3, s_.b, count, d_summary);
   }
 }
 
 // rows[t] += dz_b + weight * (sum of d_den phi(q_den) over the block from t on).
-template <class T>
-void HeadBackward<T>::OpenKeyRows(Index count, float weight, const float* d_den, const float* d_sum,
-                                  float* rows) {
+template <class T, bool kPairs>
+void HeadBackward<T, kPairs>::OpenKeyRows(Index count, float weight, const float* d_den,
+                                          const float* d_sum, float* rows) {
   float* later = s_.row + 3 * g_.dk_padded;
   PackRows(this->DenQueries(count), s_.a3);
   for (Index t = count - 1; t >= 0; --t) {
@@ -170,7 +171,7 @@ void HeadBackward<T>::OpenKeyRows(Index count, float weight, const float* d_den,
   }
 }
 
-template <class T>
+template <class T, bool kPairs>
 void BackwardHeads(const BackwardCall& call, Team& team) {
   const Problem& p = call.problem;
   const Index share = p.layout.mixing_size() * p.keys().mixing_size();
@@ -179,7 +180,8 @@ void BackwardHeads(const BackwardCall& call, Team& team) {
     const Head head = head_at(at);
     Slot slot = call.slots[static_cast<std::size_t>(slot_number)];
     slot.d_mixing = call.d_mixing + place * share;
-    HeadBackward<T>(p, head, slot, call.scratch[static_cast<std::size_t>(team.rank())]).Run(workers);
+    HeadBackward<T, kPairs>(p, head, slot, call.scratch[static_cast<std::size_t>(team.rank())])
+        .Run(workers);
   };
   // Always in the order of heads, so that the sum does not depend on the number of threads.
   const auto add_shares = [&](Index first, Index count) HWY_ATTR {

@@ -56,7 +56,7 @@ class HeadForward : HeadPass<T, kPairs> {
   // A block longer than a chunk: the chunk joins S~_i before the next one is read out.
   void CloseChunk(float weight, Index count, float* mixed) {
     if constexpr (kPairs) PackRowPairs(this->Keys(count), false, s_.a2);
-    this->AddChunk(weight, s_.a2, s_.b, count, mixed);
+    this->template AddChunk<kPairs>(weight, s_.a2, s_.b, count, mixed);
     if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
   }
 

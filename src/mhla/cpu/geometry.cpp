@@ -16,8 +16,9 @@ Index row_major(Index tokens, Index chunk_count) {
 Rows rows_of(const TensorView& view, Index batch, Index head) {
   if (!view.defined()) return {};
   const Index element = static_cast<Index>(size_of(view.dtype));
-  return {static_cast<char*>(view.data) + (batch * view.strides[0] + head * view.strides[2]) * element,
-          view.strides[1]};
+  return {
+      static_cast<char*>(view.data) + (batch * view.strides[0] + head * view.strides[2]) * element,
+      view.strides[1]};
 }
 
 struct Place {
@@ -54,8 +55,8 @@ Flat::Flat(const Problem& problem, bool transposed, Index lanes)
 }
 
 Geometry::Geometry(const Problem& problem, Index lanes)
-    : tokens(std::min<Index>(kTokens, std::max(problem.layout.max_block_tokens(),
-                                               problem.keys().max_block_tokens()))),
+    : tokens(std::min<Index>(
+          kTokens, std::max(problem.layout.max_block_tokens(), problem.keys().max_block_tokens()))),
       dk_chunks(chunks(problem.dk)),
       dv_chunks(chunks(problem.dv)),
       dk_padded(round_up(problem.dk, lanes)),
@@ -101,7 +102,8 @@ Head backward_head(const Problem& problem, const BackwardInputs& in, const Backw
   head.d_q = rows(out.d_q), head.d_k = rows(out.d_k), head.d_v = rows(out.d_v);
   head.d_q_den = rows(out.d_q_den), head.d_k_den = rows(out.d_k_den);
   if (const TensorView& view = out.d_mixing; view.defined()) {
-    head.d_mixing = static_cast<float*>(view.data) + (view.rank == 3 ? p.head * view.strides[0] : 0);
+    head.d_mixing = static_cast<float*>(view.data) +
+                    (view.rank == 3 ? p.head * view.strides[0] : 0);
     head.d_mixing_stride = view.strides[static_cast<std::size_t>(view.rank - 2)];
   }
   return head;
@@ -142,6 +144,8 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   const Flat flat(problem, backward, kWidestLanes);
   const Index longest = problem.layout.max_block_tokens();
   matrix = optional(backward || pairs, problem.dk * g.dv_padded);
+  paired = optional(backward && pairs,
+                    std::max(problem.dk * g.dv_padded, problem.dv * g.dk_padded) + widest);
   open = optional(backward && g.causal && longest > kTokens, flat.size);
   row = arena.floats(8 * widest);
   factor = arena.floats(4 * columns);

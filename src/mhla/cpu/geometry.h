@@ -19,7 +19,9 @@ inline constexpr Index kRowStride = kChunk + 16;
 inline constexpr Index kTokens = 256;
 inline constexpr Index kWidestLanes = 16;
 
-constexpr Index round_up(Index x, Index multiple) { return (x + multiple - 1) / multiple * multiple; }
+constexpr Index round_up(Index x, Index multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
 
 // All that is summed and mixed of one block, flattened: the matrix K^T V or V^T K as panels, then
 // the key sum (exact normaliser) or q . z by coordinate (shared_position). Mixing walks over it in
@@ -36,7 +38,7 @@ struct Flat {
 struct Geometry {
   Geometry(const Problem& problem, Index lanes);
 
-  Index tokens;              // packed at once, at most kTokens
+  Index tokens;  // packed at once, at most kTokens
   Index dk_chunks, dv_chunks;
   Index dk_padded, dv_padded;  // to whole vectors
   Index mq, mk;                // blocks of the longest sequence
@@ -64,7 +66,8 @@ struct Head {
 
 // Number of (batch, head, sequence) and how to reach one.
 Index head_count(const Problem& problem);
-Head forward_head(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out, Index at);
+Head forward_head(const Problem& problem, const ForwardInputs& in, const ForwardOutputs& out,
+                  Index at);
 Head backward_head(const Problem& problem, const BackwardInputs& in, const BackwardOutputs& out,
                    Index at);
 void clear_mixing(const TensorView& d_mixing);  // nothing when it was not asked for
@@ -107,6 +110,7 @@ struct Scratch {
   float* b3;       // causal backward
   float* result;   // [tokens, dk or dv padded]
   float* matrix;   // backward: one summary, transposed
+  float* paired;   // bf16 backward: one summary as pairs
   float* open;     // causal backward with blocks longer than a chunk: their chunks so far
   float* row;      // a few vectors of dk
   float* factor;   // a few vectors of tokens
@@ -121,12 +125,12 @@ struct Slot {
   float* mixed;      // S~ [query block, Flat::size]
   float* mixing;     // packed for products: m, tile by tile
   // Backward.
-  float* d_mixed;     // dS~ [panel, query block, two vectors]
-  float* d_summaries;  // dS [key block, Flat::size]
-  float* mixing_t;     // packed m^T
-  float* d_mixing;     // this head's share [Mq, Mk], set for each
-  float* sums;         // shared_position: z_b [key block, dk]
-  float* inverse;      // scale / denominator, by token of the layout
+  float* d_mixed;        // dS~ [panel, query block, two vectors]
+  float* d_summaries;    // dS [key block, Flat::size]
+  float* mixing_t;       // packed m^T
+  float* d_mixing;       // this head's share [Mq, Mk], set for each
+  float* sums;           // shared_position: z_b [key block, dk]
+  float* inverse;        // scale / denominator, by token of the layout
   float* d_denominator;  // scale * d_den, by token of the layout
 };
 

@@ -48,8 +48,8 @@ HWY_INLINE void AddScaledRow(float factor, const float* rows, Index t, float* y,
 HWY_INLINE void Clear(float* x, Index padded) { std::fill(x, x + padded, 0.0f); }
 HWY_INLINE void Copy(const float* x, float* y, Index count) { std::copy(x, x + count, y); }
 
-// `transposed`: summaries are V^T K instead of K^T V, which is what gradients need. kPairs: operands of
-// the products over tokens and features are pairs of bf16; mixing stays in f32.
+// `transposed`: summaries are V^T K instead of K^T V, which is what gradients need. kPairs:
+// operands of the products over tokens and features are pairs of bf16; mixing stays in f32.
 template <class T, bool kPairs>
 class HeadPass {
  public:
@@ -72,9 +72,8 @@ class HeadPass {
     workers_ = team.size();
     team.each(head_.mk + 1, [&](Index b) HWY_ATTR {
       if (b > 0) return Summarize(stack, b - 1);
-      PackMixing(head_.mq, head_.mk, slot_.mixing, [&](Index i, Index c) HWY_ATTR {
-        return c < Closed(i) ? Weight(i, c) : 0.0f;
-      });
+      PackMixing(head_.mq, head_.mk, slot_.mixing,
+                 [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
     });
     const Index panels = f_.size / kPanel;
     team.each((panels + kPanelsAtOnce - 1) / kPanelsAtOnce, [&](Index at) HWY_ATTR {
@@ -130,8 +129,8 @@ class HeadPass {
       PackSummands(count, g_.normalized && !own_sums ? sum : nullptr);
       Ahead ahead = Next(head_.key_blocks, head_.mk, b, begin + count);
       ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
-      MultiplyTransposed<false, kPairs>(s_.a, f_.rows, Steps(count), s_.b, Panels(f_.width), nullptr,
-                                        begin > 0, to, &ahead);
+      MultiplyTransposed<false, kPairs>(s_.a, f_.rows, Steps(count), s_.b, Panels(f_.width),
+                                        nullptr, begin > 0, to, &ahead);
     }
     ClearExtra(stack, b);
     if (g_.shared) return OwnDenominators(stack, b, sum);
@@ -225,7 +224,8 @@ class HeadPass {
     }
   }
 
-  // Keys (s_.a2, transposed in s_.b2 or paired in s_.b3) and values (s_.b) of a chunk of an open block.
+  // Keys (s_.a2, transposed in s_.b2 or paired in s_.b3) and values (s_.b) of a chunk of an open
+  // block.
   void PackOpenBlock(Index count) {
     PackRows(Keys(count), s_.a2);
     TransposeRows(s_.a2, count, p_.dk, s_.b2);
@@ -237,26 +237,30 @@ class HeadPass {
     }
   }
 
-  // weight * q k^T below and on the diagonal, as an operand; above it zero as far as a tile reaches.
+  // weight * q k^T below and on the diagonal, as an operand; above it zero as far as a tile
+  // reaches.
   void Scores(float weight, Index count, const float* queries, float* to) {
-    LowerProduct(queries, Steps(p_.dk), kPairs ? s_.b3 : s_.b2, weight, count, to);
+    LowerProduct<kPairs>(queries, Steps(p_.dk), kPairs ? s_.b3 : s_.b2, weight, count, to);
     if constexpr (kPairs) {
       const hn::Rebind<std::uint16_t, DF> d16;
       for (Index r = 0; r < count; ++r) {
         float* row = to + r * kRowStride;
-        for (Index c = 0; c <= r + kMaxRows; c += kLanes) {  // in place: pairs move towards the front
+        for (Index c = 0; c <= r + kMaxRows;
+             c += kLanes) {  // in place: pairs move towards the front
           const VU bits = hn::ShiftRight<16>(RoundedBits(Load(row + c)));
           hn::StoreU(hn::TruncateTo(d16, bits), d16, reinterpret_cast<std::uint16_t*>(row + c / 2));
         }
       }
     }
   }
+  template <bool kOfPairs>
   void LowerProduct(const float* a, Index k, const float* b, float weight, Index count, float* to) {
     const RowSummand product{a, k, b, k};
     float* factor = s_.factor + 3 * g_.tokens;
     std::fill(factor, factor + count, weight);
-    MultiplyRows<true, kPairs>(&product, 1, count, Panels(count), factor, false,
-                               [&](Index r, Index c) HWY_ATTR { return to + r * kRowStride + c; });
+    MultiplyRows<true, kOfPairs>(&product, 1, count, Panels(count), factor, false,
+                                 [&](Index r, Index c)
+                                     HWY_ATTR { return to + r * kRowStride + c; });
     for (Index r = 0; r < count; ++r) {
       float* row = to + r * kRowStride;
       std::fill(row + r + 1, row + r + 1 + kWidestLanes, 0.0f);  // the stride has room for it
@@ -264,14 +268,15 @@ class HeadPass {
   }
 
   // summary += weight * a^T b, for a chunk of a block that is longer than one.
+  template <bool kOfPairs>
   void AddChunk(float weight, const float* a, const float* b, Index count, float* summary) {
     float factor[kMaxRows];
     std::fill(factor, factor + kMaxRows, weight);
     const Panels panels(f_.width);
-    const auto to = [&](Index r, Index c) HWY_ATTR {
-      return summary + c * f_.rows + r * panels.width(c / kPanel);
-    };
-    MultiplyTransposed<false, kPairs>(a, f_.rows, Steps(count), b, panels, factor, true, to);
+    const auto to = [&](Index r, Index c)
+                        HWY_ATTR { return summary + c * f_.rows + r * panels.width(c / kPanel); };
+    const Index steps = kOfPairs ? HalfUp(count) : count;
+    MultiplyTransposed<false, kOfPairs>(a, f_.rows, steps, b, panels, factor, true, to);
   }
 
   const Problem& p_;

@@ -28,13 +28,13 @@ struct BackwardCall {
   Index heads, alone;
   std::span<const Slot> slots;
   std::span<const Scratch> scratch;
-  float* d_mixing;   // shares of `wave` heads, one after another
-  Index wave;        // heads between two additions of their shares
+  float* d_mixing;  // shares of `wave` heads, one after another
+  Index wave;       // heads between two additions of their shares
 };
 
 struct Kernels {
-  const char* target;  // instruction set, as Highway names it
-  void (*forward)(const ForwardCall& call, Team& team);    // called by every thread of the team
+  const char* target;                                    // instruction set, as Highway names it
+  void (*forward)(const ForwardCall& call, Team& team);  // called by every thread of the team
   void (*backward)(const BackwardCall& call, Team& team);
   double (*peak)(double seconds);  // flop/s of the inner loop on one core, measured for that long
   double rate;  // flop/s of a forward pass on one core of Zen 4, measured (docs/kernels/cpu.md)

@@ -1,4 +1,5 @@
-// Reading token rows of any storage type into packed f32 operands, the feature map applied on the way.
+// Reading token rows of any storage type into packed f32 operands, the feature map applied on the
+// way.
 #if defined(MHLA_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MHLA_CPU_PACK_INL_H_
 #undef MHLA_CPU_PACK_INL_H_
@@ -117,7 +118,7 @@ struct Target {
 
 // What is computed of the mapped rows beside their copy.
 struct Also {
-  float* sums = nullptr;       // [width padded] += sum over rows
+  float* sums = nullptr;        // [width padded] += sum over rows
   const float* with = nullptr;  // [width padded]
   float* dots = nullptr;        // [count] = or += <row, with>
 };

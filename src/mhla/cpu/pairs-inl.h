@@ -46,7 +46,8 @@ HWY_INLINE VF LoadMapped(const BFloat16* row, Index lanes, VF low, VF shift) {
 
 // Rows 2t and 2t + 1 as row t of pairs, row-major or panels; an odd last row is paired with zero.
 template <bool kElu, bool kRound>
-HWY_NOINLINE void PackRowPairs(const Source<BFloat16>& from, bool as_panels, float* to, float* sums) {
+HWY_NOINLINE void PackRowPairs(const Source<BFloat16>& from, bool as_panels, float* to,
+                               float* sums) {
   const DF d;
   const Panels panels(from.width);
   const VF low = hn::Set(d, from.map.low), shift = hn::Set(d, from.map.shift);
@@ -67,8 +68,9 @@ HWY_NOINLINE void PackRowPairs(const Source<BFloat16>& from, bool as_panels, flo
       if (!has_odd) second = hn::Zero(d);
       if (sums) Store(hn::Add(Load(sums + x), hn::Add(first, second)), sums + x);
       const Index j = x / kPanel;
-      float* at = as_panels ? to + panels.offset(j, pairs) + t * panels.width(j) + x % kPanel
-                            : to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
+      float* at = as_panels
+                      ? to + panels.offset(j, pairs) + t * panels.width(j) + x % kPanel
+                      : to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
       Store(Paired(first, second), at);
     }
   }

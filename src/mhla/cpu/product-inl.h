@@ -24,8 +24,8 @@ struct Stack {
   Index panel_stride() const { return blocks * kPanel; }
 };
 
-// Token rows that the next piece of work will read, or this one will write: fetched into L2 a few at
-// a time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
+// Token rows that the next piece of work will read, or this one will write: fetched into L2 a few
+// at a time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
 // prefetcher follows.
 class Ahead {
  public:
@@ -39,7 +39,8 @@ class Ahead {
     for (const Index end = std::min(count_, next_ + per_tile_); next_ < end; ++next_) {
       for (int s = 0; s < used_; ++s) {
         const char* row = streams_[s].data + at_[next_] * streams_[s].stride;
-        const char* end_of_row = row + streams_[s].bytes - 1;  // rows need not begin at a cache line
+        const char* end_of_row = row + streams_[s].bytes -
+                                 1;  // rows need not begin at a cache line
         for (; row < end_of_row; row += 64) __builtin_prefetch(row, 0, 2);
         __builtin_prefetch(end_of_row, 0, 2);
       }
@@ -62,16 +63,19 @@ struct RowSummand {
   const float* a;  // row-major chunks of kTokens rows
   Index k;
   const float* b;
-  Index b_rows;         // rows of the panel matrix, k unless only a part is used
-  bool triangle = false;  // row r uses the first r + 1 of the k columns; the rest of its tile is zero
+  Index b_rows;  // rows of the panel matrix, k unless only a part is used
+  bool triangle =
+      false;  // row r uses the first r + 1 of the k columns; the rest of its tile is zero
 };
 
 inline constexpr int kMaxTerms = 40;  // of 256 columns each
 
-// Rows = sum of the summands, written to out(r, column). kLower leaves out tiles above the diagonal.
+// Rows = sum of the summands, written to out(r, column). kLower leaves out tiles above the
+// diagonal.
 template <bool kLower = false, bool kPairs = false, class Out>
-HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows, const Panels& panels,
-                             const float* scale, bool add, Out&& out, Ahead* ahead = nullptr) {
+HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows,
+                             const Panels& panels, const float* scale, bool add, Out&& out,
+                             Ahead* ahead = nullptr) {
   const Split split(rows);
   if (ahead) ahead->Begin(panels.count * split.tiles);
   for (Index j = 0; j < panels.count; ++j) {
@@ -142,10 +146,11 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
   }
 }
 
-// mixed[r] = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels p0..p1.
+// mixed[r] = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
+// p0..p1.
 template <class Range>
-HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, float* mixed,
-                    Index stride, Index p0, Index p1, Range&& range) {
+HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack,
+                    float* mixed, Index stride, Index p0, Index p1, Range&& range) {
   const Split split(rows);
   for (Index p = p0; p < p1; ++p) {
     for (Index t = 0; t < split.tiles; ++t) {

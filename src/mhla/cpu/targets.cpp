@@ -30,17 +30,22 @@ void Forward(const ForwardCall& call, Team& team) {
   }
 }
 
+template <bool kPairs>
 void Backward(const BackwardCall& call, Team& team) {
+  const bool divides = call.problem.normalizer != Normalizer::none;
   switch (call.problem.dtype) {
-    case DType::bf16: return BackwardHeads<BFloat16>(call, team);
-    case DType::f16: return BackwardHeads<Float16>(call, team);
-    default: return BackwardHeads<float>(call, team);
+    case DType::bf16:
+      return divides ? BackwardHeads<BFloat16, false>(call, team)
+                     : BackwardHeads<BFloat16, kPairs>(call, team);
+    case DType::f16: return BackwardHeads<Float16, false>(call, team);
+    default: return BackwardHeads<float, false>(call, team);
   }
 }
 
 double Peak(double seconds) {
   constexpr Index kSteps = 128;
-  std::vector<float> a(kMaxRows * kRowStride, 1e-3f), b(kSteps * kPanel, 1e-3f), c(kMaxRows * kPanel);
+  std::vector<float> a(kMaxRows * kRowStride, 1e-3f), b(kSteps * kPanel, 1e-3f),
+      c(kMaxRows * kPanel);
   const Term term{a.data(), b.data(), 0, kPanel, kSteps};
   TileOut out;
   for (int r = 0; r < kMaxRows; ++r) out.rows[r] = c.data() + r * kPanel;
@@ -59,9 +64,9 @@ double Peak(double seconds) {
   return best;
 }
 
-inline constexpr Kernels kKernels{"", Forward<false>, Backward, Peak, 0};
+inline constexpr Kernels kKernels{"", Forward<false>, Backward<false>, Peak, 0};
 #if MHLA_CPU_PAIRS
-inline constexpr Kernels kPairKernels{"", Forward<true>, Backward, Peak, 0};
+inline constexpr Kernels kPairKernels{"", Forward<true>, Backward<true>, Peak, 0};
 #endif
 
 }  // namespace HWY_NAMESPACE
@@ -72,7 +77,8 @@ HWY_AFTER_NAMESPACE();
 namespace mhla::cpu {
 namespace {
 
-// NOTE: Highway's own table would link libhwy; asking the compiler's runtime keeps libmhla free of it.
+// NOTE: Highway's own table would link libhwy; asking the compiler's runtime keeps libmhla free of
+// it.
 std::vector<Kernels> runnable() {
   std::vector<Kernels> list;
   const auto add = [&](const char* target, Kernels kernels, double rate) {

@@ -1,8 +1,9 @@
 // Register-tiled products of packed f32 operands: the one inner loop of every CPU pass.
 //
-// A tile is up to kMaxRows rows by one or two vectors of columns. B is a panel: row k is contiguous,
-// one or two vectors wide. A is read by broadcast, either row-major with a compile-time stride (so that
-// the address of each row is a displacement) or k-major (row k contiguous, any stride).
+// A tile is up to kMaxRows rows by one or two vectors of columns. B is a panel: row k is
+// contiguous, one or two vectors wide. A is read by broadcast, either row-major with a compile-time
+// stride (so that the address of each row is a displacement) or k-major (row k contiguous, any
+// stride).
 #if defined(MHLA_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MHLA_CPU_TILE_INL_H_
 #undef MHLA_CPU_TILE_INL_H_

@@ -83,7 +83,8 @@ inline void TransposeRows(const float* rows, Index count, Index width, float* to
     float* strip = to + panels.offset(j, width) + t % kPanel;
     for (Index x = 0; x < width; x += kChunk) {
       TransposeStrip(rows + x / kChunk * (kTokens * kRowStride) + t * kRowStride, kRowStride,
-                     std::min(kLanes, count - t), std::min(kChunk, width - x), strip + x * step, step);
+                     std::min(kLanes, count - t), std::min(kChunk, width - x), strip + x * step,
+                     step);
     }
   }
 }
