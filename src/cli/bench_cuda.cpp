@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 fs::path find_script(fs::path folder) {
   std::error_code ignored;
   for (; !folder.empty(); folder = folder.parent_path()) {
-    const fs::path script = folder / "bench" / "cuda.py";
+    fs::path script = folder / "bench" / "cuda.py";
     if (fs::exists(script, ignored)) return script;
     if (folder == folder.root_path()) break;
   }
@@ -58,6 +58,7 @@ void bench_cuda(const BenchOptions& options) {
   if (!options.shapes.empty()) words.push_back("--shape");
   words.insert(words.end(), options.shapes.begin(), options.shapes.end());
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
