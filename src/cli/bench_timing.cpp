@@ -56,6 +56,7 @@ std::vector<double> race(const std::vector<std::function<void()>>& calls, double
     }
   }
   std::vector<double> medians;
+  medians.reserve(times.size());
   for (const std::vector<double>& t : times) medians.push_back(median(t));
   return medians;
 }
