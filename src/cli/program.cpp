@@ -43,7 +43,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 }
 
 std::string path_of(const CLI::App& command) {
-  const std::string name = command.get_name();
+  const std::string& name = command.get_name();
   return name == "mhla" ? name : "mhla " + name;
 }
 
