@@ -38,9 +38,7 @@ template <typename T>
 class Rows {
  public:
   Rows(const TensorView& view, std::int64_t batch, std::int64_t head)
-      : data_(view.defined()
-                  ? static_cast<T*>(view.data) + batch * view.strides[0] + head * view.strides[2]
-                  : nullptr),
+      : data_(static_cast<T*>(view.data) + batch * view.strides[0] + head * view.strides[2]),
         stride_(view.strides[1]) {}
 
   explicit operator bool() const { return data_ != nullptr; }
