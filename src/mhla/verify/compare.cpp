@@ -13,7 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // See compare.h; an ulp is two unit roundoffs.
 constexpr double kMassFactor = 2;
-constexpr double kNaiveFactor = 2, kNoDigitsFactor = 10, kNoDigits = 0.1;
+constexpr double kNaiveFactor = 2;
 constexpr double kFloorOfLargest = 2, kFloorOfRms = 1;
 
 // Below the smallest normal number relative precision ends.
@@ -71,10 +71,10 @@ Agreement compare(const std::vector<double>& got, const Expected& e) {
   // A naive computation that overflows is no yardstick.
   if (!std::isfinite(naive.largest)) return compare_elements(got, e);
   const double u = unit_roundoff(e.dtype), tiny = smallest_normal(e.stored);
-  const double factor = naive.rms > kNoDigits * size.rms ? kNoDigitsFactor : kNaiveFactor;
-  const double largest = std::max(factor * naive.largest, kFloorOfLargest * u * size.largest) +
+  const double largest = std::max(kNaiveFactor * naive.largest,
+                                  kFloorOfLargest * u * size.largest) +
                          tiny;
-  const double rms = std::max(factor * naive.rms, kFloorOfRms * u * size.rms) + tiny;
+  const double rms = std::max(kNaiveFactor * naive.rms, kFloorOfRms * u * size.rms) + tiny;
   return worse(agreement(error.largest, largest, size.largest),
                agreement(error.rms, rms, size.rms));
 }
