@@ -1,0 +1,42 @@
+#include "nn/tensor_view.h"
+
+#include "mhla/error.h"
+
+namespace mhla::nn {
+
+DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return DType::f32;
+    case at::kDouble: return DType::f64;
+    case at::kBFloat16: return DType::bf16;
+    case at::kHalf: return DType::f16;
+    default:
+      fail(ErrorCode::unsupported, "attention",
+           "dtype: expected float32, float64, bfloat16 or float16, got ", c10::toString(type));
+  }
+}
+
+Device device_of(const at::Device& device) {
+  if (device.is_cpu()) return Device::cpu();
+  if (device.is_cuda()) return Device::cuda(device.has_index() ? device.index() : 0);
+  fail(ErrorCode::unsupported, "attention", "device: expected cpu or cuda, got ", device.str());
+}
+
+TensorView view_of(const at::Tensor& tensor) {
+  TensorView view;
+  if (!tensor.defined()) return view;
+  if (tensor.dim() > TensorView::kMaxRank) {
+    fail("attention", "expected at most ", TensorView::kMaxRank, " dimensions, got ", tensor.dim());
+  }
+  view.data = tensor.data_ptr();
+  view.dtype = dtype_of(tensor.scalar_type());
+  view.device = device_of(tensor.device());
+  view.rank = static_cast<int>(tensor.dim());
+  for (int i = 0; i < view.rank; ++i) {
+    view.shape[i] = tensor.size(i);
+    view.strides[i] = tensor.stride(i);
+  }
+  return view;
+}
+
+}  // namespace mhla::nn
