@@ -5,15 +5,27 @@
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/sm90/dense_plan.h"
+#include "mhla/cuda/sm90/dense_whole.h"
 
 namespace mhla::cuda {
 namespace {
 
 using namespace sm90;
 
+// The whole-head backward, for problems that it serves.
+struct PreparedWhole {
+  explicit PreparedWhole(const WholePlan& plan)
+      : plan(plan), table({plan.table}), key_slots(plan.key_slots), offsets(plan.block_offsets) {}
+
+  WholePlan plan;
+  DeviceTable<WholeTable> table;
+  DeviceTable<int> key_slots, offsets;
+};
+
 struct Prepared {
   DensePlan plan;
   DenseTables tables;
+  std::optional<PreparedWhole> whole;
 };
 
 std::size_t align(std::size_t bytes) {
@@ -25,7 +37,7 @@ std::size_t factor_bytes(const Problem& problem, const DensePlan& plan) {
 
 // Everything a kernel reads that does not depend on which gradient it computes.
 DenseArgs common_args(const PlanData& data, DenseKernel kernel, const TensorView& mixing) {
-  const auto& [plan, tables] = *static_cast<const Prepared*>(data.prepared.get());
+  const auto& [plan, tables, whole] = *static_cast<const Prepared*>(data.prepared.get());
   const Problem& problem = data.problem;
   const DenseStage& stage = plan.stage(kernel);
   const bool transposed = kernel == DenseKernel::d_key;
@@ -98,17 +110,23 @@ std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
 
 std::size_t backward_workspace(const Problem& problem, const PlanOptions&) {
   const DensePlan plan = dense_plan(problem);
-  return factor_bytes(problem, plan) +
-         align(static_cast<std::size_t>(plan.sum_slots(problem) * problem.keys().tokens() *
-                                        plan.mixing_blocks) *
-               sizeof(float));
+  const std::size_t whole = static_cast<std::size_t>(plan.processors) * kWholeSlots * kWholeSlots *
+                            sizeof(float);
+  const std::size_t general = factor_bytes(problem, plan) +
+                              align(static_cast<std::size_t>(plan.sum_slots(problem) *
+                                                             problem.keys().tokens() *
+                                                             plan.mixing_blocks) *
+                                    sizeof(float));
+  return whole_plan(problem, plan.processors) ? std::max(whole, general) : general;
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
   DensePlan plan = dense_plan(problem);
   DenseTables tables(problem, plan);
-  return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables)});
+  std::optional<PreparedWhole> whole;
+  if (const auto served = whole_plan(problem, plan.processors)) whole.emplace(*served);
+  return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole)});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -122,21 +140,28 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   run(data, DenseKernel::forward, args, stream);
 }
 
-void reduce(const PlanData& data, const DenseArgs& args, const TensorView& d_mixing,
+// Where the sums of the mixing gradient lie, and what they are sums of.
+struct MixingSums {
+  const float* data;
+  std::int64_t stride;
+  int slots, mixing_blocks;
+  const int *list, *offsets;
+  Seen seen;
+};
+
+void reduce(const Problem& problem, const MixingSums& sums, const TensorView& d_mixing,
             Stream stream) {
-  const auto& [plan, tables] = *static_cast<const Prepared*>(data.prepared.get());
-  const Problem& problem = data.problem;
   const int head = d_mixing.rank - 3, row = d_mixing.rank - 2, column = d_mixing.rank - 1;
-  launch_dense_reduce({.sums = args.mixing_sums,
-                       .sums_stride = args.mixing_sums_stride,
-                       .slots = static_cast<int>(plan.sum_slots(problem)),
-                       .mixing_blocks = plan.mixing_blocks,
+  launch_dense_reduce({.sums = sums.data,
+                       .sums_stride = sums.stride,
+                       .slots = sums.slots,
+                       .mixing_blocks = sums.mixing_blocks,
                        .heads = head < 0 ? 1 : static_cast<int>(problem.heads),
-                       .token_list = tables.key_list.data(),
-                       .block_offsets = tables.key_offsets.data(),
+                       .token_list = sums.list,
+                       .block_offsets = sums.offsets,
                        .query_blocks = static_cast<int>(problem.layout.mixing_size()),
                        .key_blocks = static_cast<int>(problem.keys().mixing_size()),
-                       .seen = args.seen,
+                       .seen = sums.seen,
                        .d_mixing = static_cast<float*>(d_mixing.data),
                        .head_stride = head < 0 ? 0 : d_mixing.strides[head],
                        .row_stride = d_mixing.strides[row],
@@ -146,11 +171,58 @@ void reduce(const PlanData& data, const DenseArgs& args, const TensorView& d_mix
                       stream);
 }
 
+// Returns false where rows of a tensor are not made of whole 16-byte chunks.
+bool backward_whole(const PlanData& data, const PreparedWhole& whole, const BackwardInputs& inputs,
+                    const BackwardOutputs& outputs, const Workspace& workspace, Stream stream) {
+  const Problem& problem = data.problem;
+  auto* sums = static_cast<float*>(workspace.data);
+  const WholeArgs args{
+      .table = whole.table.data(),
+      .items = static_cast<int>(problem.batch * problem.heads),
+      .heads = static_cast<int>(problem.heads),
+      .dk = static_cast<int>(problem.dk),
+      .dv = static_cast<int>(problem.dv),
+      .feature = static_cast<Feature>(problem.feature_map),
+      .blocks_before = problem.mask != Mask::none,
+      .padded = whole.plan.padded,
+      .normalize = problem.normalizer == Normalizer::exact,
+      .scale = static_cast<float>(problem.scale),
+      .eps = static_cast<float>(problem.denominator_eps()),
+      .mixing = static_cast<const float*>(inputs.mixing.data),
+      .mixing_row_stride = static_cast<int>(inputs.mixing.strides[inputs.mixing.rank - 2]),
+      .mixing_column_stride = static_cast<int>(inputs.mixing.strides[inputs.mixing.rank - 1]),
+      .q = row_tensor(inputs.q),
+      .k = row_tensor(inputs.k),
+      .v = row_tensor(inputs.v),
+      .d_o = row_tensor(inputs.d_o),
+      .d_q = row_tensor(outputs.d_q),
+      .d_k = row_tensor(outputs.d_k),
+      .d_v = row_tensor(outputs.d_v),
+      .mixing_sums = outputs.d_mixing.defined() ? sums : nullptr};
+  for (const RowTensor& tensor : {args.q, args.k, args.v, args.d_o, args.d_q, args.d_k, args.d_v}) {
+    if (tensor.data != nullptr && !tensor.vectors) return false;
+  }
+  if (args.items == 0) return false;
+  launch_whole(problem.dtype, whole.plan.width, whole.plan.grid, args, stream);
+  if (!outputs.d_mixing.defined()) return true;
+  reduce(problem,
+         {.data = sums,
+          .stride = kWholeSlots * kWholeSlots,
+          .slots = whole.plan.grid,
+          .mixing_blocks = kWholeSlots,
+          .list = whole.key_slots.data(),
+          .offsets = whole.offsets.data(),
+          .seen = args.blocks_before ? Seen::blocks_before : Seen::all},
+         outputs.d_mixing, stream);
+  return true;
+}
+
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
               const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
   const Problem& problem = data.problem;
-  const DensePlan& plan = static_cast<const Prepared*>(data.prepared.get())->plan;
+  const auto& [plan, tables, whole] = *static_cast<const Prepared*>(data.prepared.get());
+  if (whole && backward_whole(data, *whole, inputs, outputs, workspace, stream)) return;
   auto* base = static_cast<unsigned char*>(workspace.data);
 
   DenseArgs query = common_args(data, DenseKernel::d_query, inputs.mixing);
@@ -179,7 +251,16 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
     key.mixing_sums_by_head = plan.sums_by_head(problem);
   }
   run(data, DenseKernel::d_key, key, stream);
-  if (outputs.d_mixing.defined()) reduce(data, key, outputs.d_mixing, stream);
+  if (!outputs.d_mixing.defined()) return;
+  reduce(problem,
+         {.data = key.mixing_sums,
+          .stride = key.mixing_sums_stride,
+          .slots = static_cast<int>(plan.sum_slots(problem)),
+          .mixing_blocks = plan.mixing_blocks,
+          .list = tables.key_list.data(),
+          .offsets = tables.key_offsets.data(),
+          .seen = key.seen},
+         outputs.d_mixing, stream);
 }
 
 constexpr Implementation kDense{.name = "cuda.dense",

@@ -63,6 +63,13 @@ __device__ __forceinline__ void wgmma_wait() {
 #define MHLA_R13 MHLA_R12 ",%48,%49,%50,%51"
 #define MHLA_R16 MHLA_R13 ",%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define MHLA_R17 MHLA_R16 ",%64,%65,%66,%67"
+#define MHLA_R32                                                 \
+  MHLA_R17                                                       \
+  ",%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"             \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91"             \
+  ",%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103"         \
+  ",%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115" \
+  ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define MHLA_G(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
 #define MHLA_D2(C) MHLA_G(C, 0), MHLA_G(C, 4)
 #define MHLA_D4(C) MHLA_D2(C), MHLA_G(C, 8), MHLA_G(C, 12)
@@ -74,6 +81,10 @@ __device__ __forceinline__ void wgmma_wait() {
 #define MHLA_D13(C) MHLA_D12(C), MHLA_G(C, 48)
 #define MHLA_D16(C) MHLA_D13(C), MHLA_G(C, 52), MHLA_G(C, 56), MHLA_G(C, 60)
 #define MHLA_D17(C) MHLA_D16(C), MHLA_G(C, 64)
+#define MHLA_D32(C)                                                                                \
+  MHLA_D17(C), MHLA_G(C, 68), MHLA_G(C, 72), MHLA_G(C, 76), MHLA_G(C, 80), MHLA_G(C, 84),          \
+      MHLA_G(C, 88), MHLA_G(C, 92), MHLA_G(C, 96), MHLA_G(C, 100), MHLA_G(C, 104), MHLA_G(C, 108), \
+      MHLA_G(C, 112), MHLA_G(C, 116), MHLA_G(C, 120), MHLA_G(C, 124)
 #define MHLA_INOUT "+f"
 #define MHLA_OUT "=f"
 // NOTE: the first product of a sum writes its accumulators only ("=f"), so that their registers are
@@ -113,29 +124,52 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&
   MHLA_WGMMA(104, 13, 52, 53, 54, 55, 56, 57, 58, 59);
   MHLA_WGMMA(128, 16, 64, 65, 66, 67, 68, 69, 70, 71);
   MHLA_WGMMA(136, 17, 68, 69, 70, 71, 72, 73, 74, 75);
+  MHLA_WGMMA(256, 32, 128, 129, 130, 131, 132, 133, 134, 135);
 }
 
-#define MHLA_WGMMA_SHARED(TYPE, C, ACC)                                        \
-  asm volatile(                                                                \
-      "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %20, 0;\n"            \
-      "mov.b64 a, {%16, %17};\nmov.b64 b, {%18, %19};\n"                       \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" MHLA_R4 \
-      "}, a, b, p, 1, 1, 0, 0;\n}\n"                                           \
-      : MHLA_D4(C)                                                             \
-      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
-
-// d[64 x 32] = or += a[64 x 16] b[16 x 32], both from shared memory with the columns inner.
-template <typename T, bool kAccumulate>
-__device__ __forceinline__ void wgmma_shared(float (&d)[16], const Operand& a, const Operand& b) {
-  if constexpr (std::is_same_v<T, bf16> && kAccumulate) {
-    MHLA_WGMMA_SHARED("bf16", MHLA_INOUT, 1);
-  } else if constexpr (std::is_same_v<T, bf16>) {
-    MHLA_WGMMA_SHARED("bf16", MHLA_OUT, 0);
-  } else if constexpr (kAccumulate) {
-    MHLA_WGMMA_SHARED("f16", MHLA_INOUT, 1);
+// d[64 x 32] = a[64 x 16] b[16 x 32] over an earlier sum that has been read. NOTE: with new
+// registers instead (wgmma<..., false>) ptxas may delay reading and keep every sum of an unrolled
+// loop.
+template <typename T>
+__device__ __forceinline__ void wgmma_over(float (&d)[16], const std::uint32_t (&a)[4],
+                                           const Operand& b) {
+  constexpr int kTokensInner = 0;
+  if constexpr (std::is_same_v<T, bf16>) {
+    MHLA_WGMMA_ASM(32, 4, "bf16", MHLA_INOUT, 0, 16, 17, 18, 19, 20, 21, 22, 23);
   } else {
-    MHLA_WGMMA_SHARED("f16", MHLA_OUT, 0);
+    MHLA_WGMMA_ASM(32, 4, "f16", MHLA_INOUT, 0, 16, 17, 18, 19, 20, 21, 22, 23);
   }
+}
+
+#define MHLA_WGMMA_SHARED_ASM(N, G, TYPE, C, ACC, A0, A1, B0, B1, P)                          \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #P                       \
+               ", 0;\n"                                                                       \
+               "mov.b64 a, {%" #A0 ", %" #A1 "};\nmov.b64 b, {%" #B0 ", %" #B1                \
+               "};\n"                                                                         \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MHLA_R##G \
+               "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                 \
+               : MHLA_D##G(C)                                                                 \
+               : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
+#define MHLA_WGMMA_SHARED(N, G, ...)                                 \
+  if constexpr (kN == N && std::is_same_v<T, bf16> && kAccumulate) { \
+    MHLA_WGMMA_SHARED_ASM(N, G, "bf16", MHLA_INOUT, 1, __VA_ARGS__); \
+  } else if constexpr (kN == N && std::is_same_v<T, bf16>) {         \
+    MHLA_WGMMA_SHARED_ASM(N, G, "bf16", MHLA_OUT, 0, __VA_ARGS__);   \
+  } else if constexpr (kN == N && kAccumulate) {                     \
+    MHLA_WGMMA_SHARED_ASM(N, G, "f16", MHLA_INOUT, 1, __VA_ARGS__);  \
+  } else if constexpr (kN == N) {                                    \
+    MHLA_WGMMA_SHARED_ASM(N, G, "f16", MHLA_OUT, 0, __VA_ARGS__);    \
+  }
+
+// d[64 x kN] = or += a[64 x 16] b[16 x kN], both from shared memory with the columns inner.
+template <typename T, bool kAccumulate, int kSize>
+__device__ __forceinline__ void wgmma_shared(float (&d)[kSize], const Operand& a,
+                                             const Operand& b) {
+  constexpr int kN = 2 * kSize;
+  static_assert(kN == 32 || kN == 64 || kN == 256);
+  MHLA_WGMMA_SHARED(32, 4, 16, 17, 18, 19, 20);
+  MHLA_WGMMA_SHARED(64, 8, 32, 33, 34, 35, 36);
+  MHLA_WGMMA_SHARED(256, 32, 128, 129, 130, 131, 132);
 }
 
 #define MHLA_WGMMA_TF32(N, G, A0, A1, A2, A3, B0, B1)                       \

@@ -1,0 +1,21 @@
+// The whole-head backward of one element type; each file that instantiates this compiles alone.
+#pragma once
+
+#include "mhla/cuda/sm90/dense_whole.cuh"
+
+namespace mhla::cuda::sm90 {
+
+template <typename T>
+void launch_whole_type(int width, int grid, const WholeArgs& args, void* stream) {
+  const auto run = [&](auto* kernel, int bytes) {
+    allow_shared(reinterpret_cast<const void*>(kernel), bytes);
+    launch(kernel, {.x = grid}, kWholeThreads, bytes, stream, args);
+  };
+  switch (width) {
+    case 64: return run(dense_whole_kernel<T, 64>, WholeShared<64>::kBytes);
+    case 72: return run(dense_whole_kernel<T, 72>, WholeShared<72>::kBytes);
+  }
+  fail(ErrorCode::internal, "cuda.dense", "no kernel for width ", width);
+}
+
+}  // namespace mhla::cuda::sm90
