@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 
 // Of one summary stack: what stays in L2 while the tiles of d_mixing walk over it.
 inline constexpr Index kDotBytes = 512 * 1024;
-inline constexpr Index kDotTilesAtOnce = 4;  // rows of tiles per piece of work
+inline constexpr Index kDotTilesAtOnce = 2;  // rows of tiles per piece of work
 
 // kPairs: where nothing divides, so that no gradients of numerator and denominator have to cancel.
 template <class T, bool kPairs>
@@ -30,32 +30,60 @@ class HeadBackward : HeadPass<T, kPairs> {
  public:
   HeadBackward(const Problem& problem, const Head& head, const Slot& slot, const Scratch& scratch)
       : Base(problem, head, slot, scratch, true),
+        late_(mixes_late(g_)),
         // Where a query's gradient needs what is known only after mixing, or the open block.
-        deferred_(g_.causal || g_.shared) {}
+        deferred_(g_.causal || g_.shared || late_) {}
 
   void Run(Team& team) {
-    this->PrepareMixed(team);
-    team.each(head_.mq + 1, [&](Index i) HWY_ATTR {
-      if (i > 0) return Queries(i - 1);
-      PackMixing(head_.mk, head_.mq, slot_.mixing_t, [&](Index b, Index q) HWY_ATTR {
-        return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
-      });
-    });
-    const Index panels = f_.size / kPanel;
-    const Index mixes = (panels + kPanelsAtOnce - 1) / kPanelsAtOnce;
-    const Index rows = (Split(head_.mq, kDotTile).tiles + kDotTilesAtOnce - 1) / kDotTilesAtOnce;
-    team.each(mixes + rows, [&](Index at) HWY_ATTR {
-      if (at >= mixes) return MixingGradient((at - mixes) * kDotTilesAtOnce);
-      Mix(slot_.mixing_t, head_.mk, head_.mq, Gradients(), slot_.d_summaries, stride_,
-          at * kPanelsAtOnce, std::min(panels, (at + 1) * kPanelsAtOnce),
-          [&](Index first, Index)
-              HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); });
-    });
+    late_ ? MixLate(team) : MixEarly(team);
     team.each(head_.mk, [&](Index b) HWY_ATTR { KeysAndValues(b); });
   }
 
  private:
   static constexpr bool kNarrow = sizeof(T) < sizeof(float);
+
+  // Queries need S~, or what divides by it.
+  void MixEarly(Team& team) {
+    this->PrepareMixed(team);
+    team.each(head_.mq + 1, [&](Index i) HWY_ATTR {
+      if (i > 0) return Queries(i - 1);
+      PackTransposedWeights();
+    });
+    const Index mixes = this->MixingPieces();
+    team.each(DotPieces() + mixes, [&](Index at) HWY_ATTR {
+      at < DotPieces() ? MixingGradient(at) : MixGradients(at - DotPieces());
+    });
+  }
+  // S and dS~ first; then S~ takes the place of one and dS that of the other.
+  void MixLate(Team& team) {
+    this->workers_ = team.size();
+    const Index summaries = this->Summarized();
+    team.each(1 + summaries + head_.mq, [&](Index at) HWY_ATTR {
+      if (at == 0) return this->PackWeights(), PackTransposedWeights();
+      at <= summaries ? this->Summarize(at - 1) : Queries(at - 1 - summaries);
+    });
+    team.each(DotPieces(), [&](Index at) HWY_ATTR { MixingGradient(at); });
+    const Index mixes = this->MixingPieces();
+    team.each(2 * mixes, [&](Index at) HWY_ATTR {
+      at < mixes ? this->MixSummaries(at) : MixGradients(at - mixes);
+    });
+  }
+  void PackTransposedWeights() {
+    PackMixing(head_.mk, head_.mq, slot_.mixing_t, [&](Index b, Index q) HWY_ATTR {
+      return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
+    });
+  }
+  void MixGradients(Index piece) {
+    const Stack stack = Gradients();
+    Mix(
+        slot_.mixing_t, head_.mk, head_.mq, stack, piece * kPanelsAtOnce,
+        std::min(f_.size / kPanel, (piece + 1) * kPanelsAtOnce), false,
+        [&](Index first, Index)
+            HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
+        [&](Index b, Index p) HWY_ATTR {
+          return late_ ? stack.panel(p, b) : slot_.d_summaries + b * stride_ + p * kPanel;
+        });
+  }
 
   Stack Gradients() const { return Stack(slot_.d_mixed, head_.mq); }
   // The first query block that sees the closed key block b.
@@ -77,7 +105,7 @@ class HeadBackward : HeadPass<T, kPairs> {
       ListTokens(block, begin, count, s_.at);
       float* factor = s_.factor;
       float* d_den = s_.factor + g_.tokens;
-      const bool packed = this->Denominators(i, begin, count, true, factor);
+      const bool packed = this->Denominators(slot_.mixed + i * stride_, i, begin, count, true, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
       const Source<T> outputs{head_.o, s_.at, count, p_.dv, {}};
       if (kPairs) PackScaledPairs(OutputGradients(count), factor, true, s_.a2);
@@ -98,7 +126,9 @@ class HeadBackward : HeadPass<T, kPairs> {
       };
       MultiplyTransposed<false, kPairs>(s_.a2, p_.dv, this->Steps(count), s_.b, Panels(p_.dk),
                                         nullptr, begin > 0, place, &ahead);
-      if (deferred_) {
+      if (late_) {
+        continue;
+      } else if (deferred_) {
         for (Index t = 0; t < count; ++t) {
           slot_.inverse[s_.at[t]] = factor[t];
           if (g_.normalized) slot_.d_denominator[s_.at[t]] = d_den[t];
@@ -165,14 +195,18 @@ class HeadBackward : HeadPass<T, kPairs> {
     }
   }
 
-  // dm_ib = <dS~_i, S_b> for a few rows of tiles.
-  void MixingGradient(Index first_tile) {
+  // dm_ib = <dS~_i, S_b> for a few rows of tiles, the last rows of a mask, which see most, first.
+  Index DotPieces() const {
+    return (Split(head_.mq, kDotTile).tiles + kDotTilesAtOnce - 1) / kDotTilesAtOnce;
+  }
+  void MixingGradient(Index piece) {
     const Split rows(head_.mq, kDotTile), columns(head_.mk, kDotTile);
+    const Index first_tile = (DotPieces() - 1 - piece) * kDotTilesAtOnce;
     const Index last_tile = std::min(rows.tiles, first_tile + kDotTilesAtOnce);
-    const Stack a = Gradients(), b(slot_.summaries, head_.mk);
+    const Stack a = Gradients(), b = this->Summaries();
     const Index panels = f_.size / kPanel;
-    const Index block_bytes = b.panel_stride() * static_cast<Index>(sizeof(float));
-    const Index at_once = std::max<Index>(4, kDotBytes / block_bytes);
+    const Index group_bytes = b.group_stride() * static_cast<Index>(sizeof(float));
+    const Index at_once = std::max<Index>(1, kDotBytes / group_bytes) * kGroup;
     float* to = slot_.d_mixing;
     std::fill(to + rows.begin(first_tile) * head_.mk, to + rows.begin(last_tile) * head_.mk, 0.0f);
     for (Index p = 0; p < panels; p += at_once) {
@@ -182,8 +216,7 @@ class HeadBackward : HeadPass<T, kPairs> {
           const Index c = columns.begin(u);
           if (c >= this->Closed(i + height - 1)) break;
           DotFor(height, columns.height(u))(
-              a.data + p * a.panel_stride() + i * kPanel, a.panel_stride(),
-              b.data + p * b.panel_stride() + c * kPanel, b.panel_stride(),
+              a.panel(p, i), a.group_stride(), b.panel(p, c), b.group_stride(),
               std::min(at_once, panels - p), to + i * head_.mk + c, head_.mk);
         }
       }
@@ -195,13 +228,14 @@ class HeadBackward : HeadPass<T, kPairs> {
   }
 
   void KeysAndValues(Index b) {
-    float* d_summary = slot_.d_summaries + b * stride_;
+    float* d_summary = late_ ? s_.flat : slot_.d_summaries + b * stride_;
     float* d_sum = d_summary + f_.extra;
     if (g_.shared) {
       d_sum = s_.row + 2 * g_.dk_padded;
       Clear(d_sum, g_.dk_padded);
     }
     if (deferred_) DeferredQueries(b, d_sum);
+    if (late_) Gather(Gradients(), b, 0, f_.size / kPanel, d_summary);
     const Block& block = head_.key_blocks[b];
     if (g_.causal) return CausalKeys(b, d_summary, d_sum);
     if (head_.d_v.data) TransposePanels(d_summary, p_.dv, p_.dk, s_.matrix);
@@ -268,6 +302,10 @@ class HeadBackward : HeadPass<T, kPairs> {
   }
 
   void RecallFactors(Index count, float* factor, float* d_den) {
+    if (late_) {
+      std::fill(factor, factor + count, this->Factor(0));
+      return std::fill(d_den, d_den + count, 0.0f);
+    }
     for (Index t = 0; t < count; ++t) {
       factor[t] = slot_.inverse[s_.at[t]];
       d_den[t] = g_.normalized ? slot_.d_denominator[s_.at[t]] : 0.0f;
@@ -281,7 +319,7 @@ class HeadBackward : HeadPass<T, kPairs> {
   void CausalKeys(Index b, float* d_summary, const float* d_sum);
   void OpenKeyRows(Index count, float weight, const float* d_den, const float* d_sum, float* rows);
 
-  const bool deferred_;
+  const bool late_, deferred_;
 };
 
 }  // namespace HWY_NAMESPACE

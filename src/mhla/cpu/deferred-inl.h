@@ -17,6 +17,7 @@ namespace HWY_NAMESPACE {
 template <class T, bool kPairs>
 void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
   const Block& block = head_.query_blocks[i];
+  const float* mixed = this->Mixed(i);
   for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
     const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
     ListTokens(block, begin, count, s_.at);
@@ -25,8 +26,7 @@ void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
     RecallFactors(count, factor, d_den);
     PackScaled(OutputGradients(count), factor, false, s_.a2);
     if (kPairs) PackScaledPairs(OutputGradients(count), factor, false, s_.a);
-    TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(slot_.mixed + i * stride_, p_.dv, p_.dk),
-                count);
+    TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count);
     if (g_.causal) OpenQueries(i, begin, count, begin + count == block.tokens());
     RecallFactors(count, factor, d_den);
     float* den_rows = p_.separate_denominator ? s_.b : s_.result;

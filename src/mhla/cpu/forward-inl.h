@@ -31,13 +31,13 @@ class HeadForward : HeadPass<T, kPairs> {
  private:
   void ReadOut(Index i) {
     const Block& block = head_.query_blocks[i];
-    float* mixed = slot_.mixed + i * this->stride_;
+    float* mixed = this->Mixed(i);
     if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
       float* factor = s_.factor;
-      const bool packed = this->Denominators(i, begin, count, false, factor);
+      const bool packed = this->Denominators(mixed, i, begin, count, false, factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
       if (!packed) PackQueries(count);
       if (g_.causal) this->PackOpenBlock(count);

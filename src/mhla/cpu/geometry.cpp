@@ -47,7 +47,9 @@ Head common_head(const Problem& problem, const TensorView& mixing, const Place& 
 }  // namespace
 
 Flat::Flat(const Problem& problem, bool transposed, Index lanes)
-    : rows(transposed ? problem.dv : problem.dk), width(transposed ? problem.dk : problem.dv) {
+    : rows(transposed ? problem.dv : problem.dk),
+      width(transposed ? problem.dk : problem.dv),
+      lanes(lanes) {
   const Geometry g(problem, lanes);
   extra = round_up(rows * round_up(width, lanes), 2 * lanes);
   extra_length = g.shared ? box_volume(g) : g.normalized ? problem.dk : 0;
@@ -66,7 +68,8 @@ Geometry::Geometry(const Problem& problem, Index lanes)
       box{1, 1, 1},
       normalized(problem.normalizer != Normalizer::none),
       shared(problem.normalizer == Normalizer::shared_position),
-      causal(problem.mask == Mask::causal) {
+      causal(problem.mask == Mask::causal),
+      masked(problem.mask != Mask::none) {
   if (!shared) return;
   for (const Block& block : problem.layout.blocks()) {
     for (int axis = 0; axis < 3; ++axis) {
@@ -141,12 +144,13 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   b2 = optional(two, columns * widest);
   b3 = optional(many || (pairs && g.causal), columns * widest);
   result = arena.floats(g.tokens * widest);
-  const Flat flat(problem, backward, kWidestLanes);
+  const Flat summary(problem, backward, kWidestLanes);
   const Index longest = problem.layout.max_block_tokens();
   matrix = optional(backward || pairs, problem.dk * g.dv_padded);
   paired = optional(backward && pairs,
                     std::max(problem.dk * g.dv_padded, problem.dv * g.dk_padded) + widest);
-  open = optional(backward && g.causal && longest > kTokens, flat.size);
+  flat = optional(backward ? mixes_late(g) : g.masked, summary.size);
+  open = optional(backward && g.causal && longest > kTokens, summary.size);
   row = arena.floats(8 * widest);
   factor = arena.floats(4 * columns);
   at = arena.indices(2 * g.tokens);
@@ -158,13 +162,14 @@ Slot::Slot(const Problem& problem, bool backward, Arena& arena) {
   const auto optional = [&](bool wanted, Index count) {
     return wanted ? arena.floats(count) : nullptr;
   };
-  summaries = arena.floats(flat.size * (g.mk | 1));
+  summaries = arena.floats(flat.stack(g.mk));
+  const bool in_place = backward ? mixes_late(g) : g.masked;
   // Queries that are done before mixing leave the room of S~ to dS.
-  const bool reuse = !g.causal && !g.shared;
+  const bool reuse = in_place || (!g.causal && !g.shared);
   const Index stride = flat.size + 2 * kWidestLanes;
-  mixed = arena.floats(stride * (backward && reuse ? std::max(g.mq, g.mk) : g.mq));
+  mixed = optional(!in_place, stride * (backward && reuse ? std::max(g.mq, g.mk) : g.mq));
   mixing = arena.floats(g.mq * g.mk);
-  d_mixed = optional(backward, flat.size * (g.mq | 1));
+  d_mixed = optional(backward, flat.stack(g.mq));
   d_summaries = backward && reuse ? mixed : optional(backward, stride * g.mk);
   mixing_t = optional(backward, g.mq * g.mk);
   d_mixing = nullptr;

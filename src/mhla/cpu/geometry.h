@@ -18,6 +18,9 @@ inline constexpr Index kRowStride = kChunk + 16;
 // Tokens that are packed at once: a chunk of scores then is one row-major chunk.
 inline constexpr Index kTokens = 256;
 inline constexpr Index kWidestLanes = 16;
+// Panels of a block that lie together in a stack of summaries: long enough to be read by a hardware
+// prefetcher and to need few pages, and odd, so that blocks fall into different sets of the cache.
+inline constexpr Index kGroup = 7;
 
 constexpr Index round_up(Index x, Index multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -28,11 +31,14 @@ constexpr Index round_up(Index x, Index multiple) {
 // panels of two vectors, whatever they mean.
 struct Flat {
   Flat(const Problem& problem, bool transposed, Index lanes);
+  // Floats of `blocks` of them, side by side for mixing.
+  Index stack(Index blocks) const { return round_up(size, kGroup * 2 * lanes) * blocks; }
 
   Index rows, width;   // of the summary matrix
   Index extra;         // where the normaliser's part begins
   Index extra_length;  // without padding
   Index size;          // a multiple of two vectors
+  Index lanes;
 };
 
 struct Geometry {
@@ -44,7 +50,12 @@ struct Geometry {
   Index mq, mk;                // blocks of the longest sequence
   Index box[3];                // largest block, per axis: coordinates of shared_position
   bool normalized, shared, causal;
+  bool masked;  // later blocks see earlier ones: what is mixed may replace what it is mixed of
 };
+
+// Backward, nothing divides: gradients of S~ are known before S~, so that one pass mixes both, each
+// in place.
+constexpr bool mixes_late(const Geometry& g) { return g.masked && !g.normalized; }
 
 // One (batch, head, sequence): where its rows are.
 struct Rows {
@@ -110,6 +121,7 @@ struct Scratch {
   float* b3;       // causal backward
   float* result;   // [tokens, dk or dv padded]
   float* matrix;   // backward: one summary, transposed
+  float* flat;     // mixing in place: one block of the stack, contiguous
   float* paired;   // bf16 backward: one summary as pairs
   float* open;     // causal backward with blocks longer than a chunk: their chunks so far
   float* row;      // a few vectors of dk
@@ -121,12 +133,12 @@ struct Scratch {
 struct Slot {
   Slot(const Problem& problem, bool backward, Arena& arena);
 
-  float* summaries;  // S [panel, key block, two vectors]
-  float* mixed;      // S~ [query block, Flat::size]
+  float* summaries;  // S [group, key block, panel of the group, two vectors]
+  float* mixed;      // S~ [query block, Flat::size]; null: in the place of S
   float* mixing;     // packed for products: m, tile by tile
   // Backward.
-  float* d_mixed;        // dS~ [panel, query block, two vectors]
-  float* d_summaries;    // dS [key block, Flat::size]
+  float* d_mixed;        // dS~ as S
+  float* d_summaries;    // dS [key block, Flat::size]; null: in the place of dS~
   float* mixing_t;       // packed m^T
   float* d_mixing;       // this head's share [Mq, Mk], set for each
   float* sums;           // shared_position: z_b [key block, dk]

@@ -118,7 +118,8 @@ inline constexpr int kDotTile = 5;
 inline constexpr int kDotTile = 3;
 #endif
 
-// to[r, c] += <a block r, b block c> over `panels` panels of two stacks.
+// to[r, c] += <a block r, b block c> over `panels` panels of two stacks, from the begin of a group;
+// groups follow at a_step and b_step.
 template <int kRows, int kCols>
 HWY_NOINLINE void DotTile(const float* a, Index a_step, const float* b, Index b_step, Index panels,
                           float* to, Index stride) {
@@ -129,15 +130,15 @@ HWY_NOINLINE void DotTile(const float* a, Index a_step, const float* b, Index b_
 #pragma GCC unroll 8
     for (int c = 0; c < kCols; ++c) acc[r][c] = hn::Zero(d);
   }
-  for (Index p = 0; p < panels; ++p, a += a_step, b += b_step) {
-#pragma GCC unroll 2
-    for (Index half = 0; half < kPanel; half += kLanes) {
+  for (Index p = 0; p < panels; p += kGroup, a += a_step, b += b_step) {
+    const Index length = std::min(kGroup, panels - p) * kPanel;
+    for (Index x = 0; x < length; x += kLanes) {
       VF bv[kCols];
 #pragma GCC unroll 8
-      for (int c = 0; c < kCols; ++c) bv[c] = Load(b + c * kPanel + half);
+      for (int c = 0; c < kCols; ++c) bv[c] = Load(b + c * Stack::kStride + x);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const VF av = Load(a + r * kPanel + half);
+        const VF av = Load(a + r * Stack::kStride + x);
 #pragma GCC unroll 8
         for (int c = 0; c < kCols; ++c) acc[r][c] = hn::MulAdd(av, bv[c], acc[r][c]);
       }

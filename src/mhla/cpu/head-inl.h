@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr Index kPanelsAtOnce = 8;  // of the flattened summaries, per piece of mixing work
+// Groups of the flattened summaries, per piece of mixing work.
+inline constexpr Index kPanelsAtOnce = 2 * kGroup;
 
 HWY_INLINE float Dot(const float* a, const float* b, Index padded) {
   const DF d;
@@ -68,20 +69,43 @@ class HeadPass {
  protected:
   // S_b and S~_i of the whole head.
   void PrepareMixed(Team& team) {
-    const Stack stack(slot_.summaries, head_.mk);
     workers_ = team.size();
-    team.each(head_.mk + 1, [&](Index b) HWY_ATTR {
-      if (b > 0) return Summarize(stack, b - 1);
-      PackMixing(head_.mq, head_.mk, slot_.mixing,
-                 [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
+    team.each(Summarized() + 1, [&](Index b) HWY_ATTR {
+      if (b > 0) return Summarize(b - 1);
+      PackWeights();
     });
-    const Index panels = f_.size / kPanel;
-    team.each((panels + kPanelsAtOnce - 1) / kPanelsAtOnce, [&](Index at) HWY_ATTR {
-      Mix(slot_.mixing, head_.mq, head_.mk, stack, slot_.mixed, stride_, at * kPanelsAtOnce,
-          std::min(panels, (at + 1) * kPanelsAtOnce), [&](Index first, Index height) HWY_ATTR {
-            return std::pair<Index, Index>(0, Closed(first + height - 1));
-          });
-    });
+    team.each(MixingPieces(), [&](Index at) HWY_ATTR { MixSummaries(at); });
+  }
+
+  Stack Summaries() const { return Stack(slot_.summaries, head_.mk); }
+  // Key blocks whose summary is read: inside a causal mask the last one has no reader.
+  Index Summarized() const {
+    return g_.causal && !g_.shared ? std::max<Index>(head_.mk - 1, 0) : head_.mk;
+  }
+  void PackWeights() {
+    PackMixing(head_.mq, head_.mk, slot_.mixing,
+               [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
+  }
+  Index MixingPieces() const {
+    return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce;
+  }
+  void MixSummaries(Index piece) {
+    const Stack stack = Summaries();
+    Mix(
+        slot_.mixing, head_.mq, head_.mk, stack, piece * kPanelsAtOnce,
+        std::min(f_.size / kPanel, (piece + 1) * kPanelsAtOnce), true,
+        [&](Index first, Index height) HWY_ATTR {
+          return std::pair<Index, Index>(0, Closed(first + height - 1));
+        },
+        [&](Index i, Index p) HWY_ATTR {
+          return slot_.mixed ? slot_.mixed + i * stride_ + p * kPanel : stack.panel(p, i);
+        });
+  }
+  // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered.
+  float* Mixed(Index i) const {
+    if (slot_.mixed) return slot_.mixed + i * stride_;
+    Gather(Summaries(), i, 0, f_.size / kPanel, s_.flat);
+    return s_.flat;
   }
 
   float Weight(Index i, Index b) const { return head_.mixing[i * head_.mixing_stride + b]; }
@@ -113,7 +137,8 @@ class HeadPass {
     return Ahead(s_.at + g_.tokens, count);
   }
 
-  void Summarize(const Stack& stack, Index b) {
+  void Summarize(Index b) {
+    const Stack stack = Summaries();
     const Block& block = head_.key_blocks[b];
     const Index tokens = block.tokens();
     float* sum = s_.row;
@@ -184,11 +209,12 @@ class HeadPass {
     return (a * g_.box[1] + y) * g_.box[2] + x;
   }
 
-  // Unscaled denominators of the tokens listed in s_.at. True when it leaves phi(q) behind, in s_.a
+  // Unscaled denominators of the tokens listed in s_.at, from Mixed(i). True when it leaves phi(q) behind, in s_.a
   // or as panels in s_.b.
-  bool Denominators(Index i, Index begin, Index count, bool as_panels, float* to) {
+  bool Denominators(const float* mixed, Index i, Index begin, Index count, bool as_panels,
+                    float* to) {
     if (!g_.normalized) return false;
-    const float* mixed = slot_.mixed + i * stride_ + f_.extra;
+    mixed += f_.extra;
     if (g_.shared) {
       for (Index t = 0; t < count; ++t) {
         to[t] = mixed[Coordinate(head_.query_blocks[i], begin + t)];

@@ -12,17 +12,38 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-// A set of flattened summaries laid out for mixing: [panel, block, two vectors].
+// A set of flattened summaries laid out for mixing: [group, block, panel of the group, two
+// vectors].
 struct Stack {
+  static constexpr Index kStride = kGroup * kPanel;  // between blocks
   float* data;
-  Index blocks;  // odd, so that panels fall into different cache sets
+  Index blocks;
 
-  Stack(float* memory, Index count) : data(memory), blocks(count | 1) {}
-  float* at(Index flat, Index block) const {
-    return data + flat / kPanel * panel_stride() + block * kPanel + flat % kPanel;
+  Stack(float* memory, Index count) : data(memory), blocks(count) {}
+  float* panel(Index p, Index block) const {
+    return data + (p / kGroup * blocks + block) * kStride + p % kGroup * kPanel;
   }
-  Index panel_stride() const { return blocks * kPanel; }
+  float* at(Index flat, Index block) const {
+    return panel(flat / kPanel, block) + flat % kPanel;
+  }
+  Index group_stride() const { return blocks * kStride; }
 };
+
+// Panels p0..p1 of one block, one behind the other.
+HWY_NOINLINE void Gather(const Stack& stack, Index block, Index p0, Index p1, float* to) {
+  const DF d;
+  for (Index p = p0; p < p1;) {
+    const float* from = stack.panel(p, block);
+    const Index end = std::min(p1, (p / kGroup + 1) * kGroup);
+    for (int line = 0; line < kGroup * kPanel; line += 16) {  // the same part of the next group
+      __builtin_prefetch(from + 2 * stack.group_stride() + line, 0, 2);
+    }
+    for (; p < end; ++p, from += kPanel, to += kPanel) {
+      hn::StoreU(hn::LoadU(d, from), d, to);
+      hn::StoreU(hn::LoadU(d, from + kLanes), d, to + kLanes);
+    }
+  }
+}
 
 // Token rows that the next piece of work will read, or this one will write: fetched into L2 a few
 // at a time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
@@ -52,7 +73,7 @@ class Ahead {
     const char* data;
     Index stride, bytes;
   };
-  Stream streams_[4];
+  Stream streams_[8];
   int used_ = 0;
   const Index* at_;
   Index count_, next_ = 0, per_tile_ = 0;
@@ -146,21 +167,22 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
   }
 }
 
-// mixed[r] = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
-// p0..p1.
-template <class Range>
-HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack,
-                    float* mixed, Index stride, Index p0, Index p1, Range&& range) {
+// out(r, p) = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
+// p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may replace
+// its block of the stack.
+template <class Range, class Out>
+HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, Index p0,
+                    Index p1, bool upwards, Range&& range, Out&& out) {
   const Split split(rows);
   for (Index p = p0; p < p1; ++p) {
-    for (Index t = 0; t < split.tiles; ++t) {
+    for (Index at = 0; at < split.tiles; ++at) {
+      const Index t = upwards ? split.tiles - 1 - at : at;
       const Index first = split.begin(t), height = split.height(t);
       const auto [begin, end] = range(first, height);
-      const Term term{packed + first * columns + begin * height,
-                      stack.data + p * stack.panel_stride() + begin * kPanel, height, kPanel,
-                      std::max<Index>(end - begin, 0)};
+      const Term term{packed + first * columns + begin * height, stack.panel(p, begin), height,
+                      Stack::kStride, std::max<Index>(end - begin, 0)};
       TileOut to;
-      for (Index r = 0; r < height; ++r) to.rows[r] = mixed + (first + r) * stride + p * kPanel;
+      for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, p);
       TileFor<true>(height, kPanel)(&term, 1, to);
     }
   }
