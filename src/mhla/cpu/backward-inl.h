@@ -19,6 +19,8 @@ namespace HWY_NAMESPACE {
 
 // Of one summary stack: what stays in L2 while the tiles of d_mixing walk over it.
 inline constexpr Index kDotBytes = 512 * 1024;
+// Of each of both stacks: what one thread takes products of and mixes while it is in L2.
+inline constexpr Index kMixBytes = 240 * 1024;
 inline constexpr Index kDotTilesAtOnce = 2;  // rows of tiles per piece of work
 
 // kPairs: where nothing divides, so that no gradients of numerator and denominator have to cancel.
@@ -51,7 +53,9 @@ class HeadBackward : HeadPass<T, kPairs> {
     });
     const Index mixes = this->MixingPieces();
     team.each(DotPieces() + mixes, [&](Index at) HWY_ATTR {
-      at < DotPieces() ? MixingGradient(at) : MixGradients(at - DotPieces());
+      if (at < DotPieces()) return MixingGradient(at);
+      const Index p0 = (at - DotPieces()) * kPanelsAtOnce;
+      MixGradients(p0, std::min(f_.size / kPanel, p0 + kPanelsAtOnce));
     });
   }
   // S and dS~ first; then S~ takes the place of one and dS that of the other.
@@ -62,10 +66,18 @@ class HeadBackward : HeadPass<T, kPairs> {
       if (at == 0) return this->PackWeights(), PackTransposedWeights();
       at <= summaries ? this->Summarize(at - 1) : Queries(at - 1 - summaries);
     });
-    team.each(DotPieces(), [&](Index at) HWY_ATTR { MixingGradient(at); });
-    const Index mixes = this->MixingPieces();
-    team.each(2 * mixes, [&](Index at) HWY_ATTR {
-      at < mixes ? this->MixSummaries(at) : MixGradients(at - mixes);
+    const Index panels = f_.size / kPanel, groups = (panels + kGroup - 1) / kGroup;
+    const Index at_once = GroupsAtOnce(kMixBytes), tiles = Split(head_.mq, kDotTile).tiles;
+    team.each(kStrands, [&](Index s) HWY_ATTR {
+      float* dots = slot_.strands + s * head_.mq * head_.mk;
+      std::fill(dots, dots + head_.mq * head_.mk, 0.0f);
+      const Index begin = groups * s / kStrands, end = groups * (s + 1) / kStrands;
+      for (Index g = begin; g < end; g += at_once) {
+        const Index p0 = g * kGroup, p1 = std::min(panels, std::min(end, g + at_once) * kGroup);
+        AddDots(p0, p1, 0, tiles, dots);
+        this->MixSummaries(p0, p1);
+        MixGradients(p0, p1);
+      }
     });
   }
   void PackTransposedWeights() {
@@ -73,11 +85,10 @@ class HeadBackward : HeadPass<T, kPairs> {
       return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
     });
   }
-  void MixGradients(Index piece) {
+  void MixGradients(Index p0, Index p1) {
     const Stack stack = Gradients();
     Mix(
-        slot_.mixing_t, head_.mk, head_.mq, stack, piece * kPanelsAtOnce,
-        std::min(f_.size / kPanel, (piece + 1) * kPanelsAtOnce), false,
+        slot_.mixing_t, head_.mk, head_.mq, stack, p0, p1, false,
         [&](Index first, Index)
             HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
         [&](Index b, Index p) HWY_ATTR {
@@ -100,15 +111,18 @@ class HeadBackward : HeadPass<T, kPairs> {
     const Block& block = head_.query_blocks[i];
     const Stack to = Gradients();
     this->ClearExtra(to, i);
+    float scale[kMaxRows];
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
       float* factor = s_.factor;
       float* d_den = s_.factor + g_.tokens;
-      const bool packed = this->Denominators(slot_.mixed + i * stride_, i, begin, count, true, factor);
+      const bool packed = this->Denominators(slot_.mixed + i * stride_, i, begin, count, true,
+                                             factor);
       for (Index t = 0; t < count; ++t) factor[t] = this->Factor(factor[t]);
       const Source<T> outputs{head_.o, s_.at, count, p_.dv, {}};
-      if (kPairs) PackScaledPairs(OutputGradients(count), factor, true, s_.a2);
+      // Pairs are scaled behind the product, so that they are not rounded.
+      if constexpr (kPairs) PackRowPairs(OutputGradients(count), false, s_.a2);
       else
         PackScaled(OutputGradients(count), factor, false, s_.a2,
                    g_.normalized && !kNarrow ? &outputs : nullptr, d_den);
@@ -124,8 +138,9 @@ class HeadBackward : HeadPass<T, kPairs> {
       const auto place = [&](Index r, Index c) HWY_ATTR {
         return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
       };
+      std::fill(scale, scale + kMaxRows, static_cast<float>(p_.scale));
       MultiplyTransposed<false, kPairs>(s_.a2, p_.dv, this->Steps(count), s_.b, Panels(p_.dk),
-                                        nullptr, begin > 0, place, &ahead);
+                                        kPairs ? scale : nullptr, begin > 0, place, &ahead);
       if (late_) {
         continue;
       } else if (deferred_) {
@@ -200,34 +215,56 @@ class HeadBackward : HeadPass<T, kPairs> {
     return (Split(head_.mq, kDotTile).tiles + kDotTilesAtOnce - 1) / kDotTilesAtOnce;
   }
   void MixingGradient(Index piece) {
-    const Split rows(head_.mq, kDotTile), columns(head_.mk, kDotTile);
+    const Split rows(head_.mq, kDotTile);
     const Index first_tile = (DotPieces() - 1 - piece) * kDotTilesAtOnce;
     const Index last_tile = std::min(rows.tiles, first_tile + kDotTilesAtOnce);
-    const Stack a = Gradients(), b = this->Summaries();
-    const Index panels = f_.size / kPanel;
-    const Index group_bytes = b.group_stride() * static_cast<Index>(sizeof(float));
-    const Index at_once = std::max<Index>(1, kDotBytes / group_bytes) * kGroup;
+    const Index panels = f_.size / kPanel, at_once = GroupsAtOnce(kDotBytes) * kGroup;
     float* to = slot_.d_mixing;
     std::fill(to + rows.begin(first_tile) * head_.mk, to + rows.begin(last_tile) * head_.mk, 0.0f);
     for (Index p = 0; p < panels; p += at_once) {
-      for (Index t = first_tile; t < last_tile; ++t) {
-        const Index i = rows.begin(t), height = rows.height(t);
-        for (Index u = 0; u < columns.tiles; ++u) {
-          const Index c = columns.begin(u);
-          if (c >= this->Closed(i + height - 1)) break;
-          DotFor(height, columns.height(u))(
-              a.panel(p, i), a.group_stride(), b.panel(p, c), b.group_stride(),
-              std::min(at_once, panels - p), to + i * head_.mk + c, head_.mk);
-        }
-      }
+      AddDots(p, std::min(panels, p + at_once), first_tile, last_tile, to);
     }
     for (Index i = rows.begin(first_tile); i < rows.begin(last_tile); ++i) {
       std::fill(to + i * head_.mk + std::min(this->Closed(i), head_.mk), to + (i + 1) * head_.mk,
                 0.0f);
     }
   }
+  // Groups of one stack that take so many bytes, at least one.
+  Index GroupsAtOnce(Index bytes) const {
+    const Index group = std::max(head_.mk, head_.mq) * Stack::kStride * Index{sizeof(float)};
+    return std::max<Index>(1, bytes / std::max<Index>(1, group));
+  }
+  // Panels p0..p1, p0 being the first of a group, and some rows of tiles. What lies behind a mask
+  // is not meant to be read.
+  void AddDots(Index p0, Index p1, Index first_tile, Index last_tile, float* to) {
+    const Split rows(head_.mq, kDotTile), columns(head_.mk, kDotTile);
+    const Stack a = Gradients(), b = this->Summaries();
+    for (Index t = first_tile; t < last_tile; ++t) {
+      const Index i = rows.begin(t), height = rows.height(t);
+      for (Index u = 0; u < columns.tiles; ++u) {
+        const Index c = columns.begin(u);
+        if (c >= this->Closed(i + height - 1)) break;
+        DotFor(height, columns.height(u))(a.panel(p0, i), a.group_stride(), b.panel(p0, c),
+                                          b.group_stride(), p1 - p0, to + i * head_.mk + c,
+                                          head_.mk);
+      }
+    }
+  }
+  // Late mixing: the gradient of row i from the parts that strands have left.
+  void SumStrands(Index i) {
+    const Index size = head_.mq * head_.mk, closed = std::min(this->Closed(i), head_.mk);
+    for (Index c = 0; c < head_.mk; ++c) {
+      float sum = 0;
+      for (Index s = 0; s < kStrands && c < closed; ++s) {
+        sum += slot_.strands[s * size + i * head_.mk + c];
+      }
+      slot_.d_mixing[i * head_.mk + c] = sum;
+    }
+  }
 
   void KeysAndValues(Index b) {
+    if (late_) SumStrands(b);
+    if (late_ && g_.causal && head_.key_blocks[b].tokens() <= g_.tokens) return OpenBlock(b);
     float* d_summary = late_ ? s_.flat : slot_.d_summaries + b * stride_;
     float* d_sum = d_summary + f_.extra;
     if (g_.shared) {
@@ -272,6 +309,11 @@ class HeadBackward : HeadPass<T, kPairs> {
     if (kPairs) PairRows(matrix, rows, width, s_.paired);
     return kPairs ? s_.paired : matrix;
   }
+  const float* Operand(const Stack& stack, Index block) {
+    if constexpr (kPairs) PairRows(stack, block, p_.dv, p_.dk, s_.paired);
+    else Gather(stack, block, 0, f_.size / kPanel, s_.flat);
+    return kPairs ? s_.paired : s_.flat;
+  }
   // s_.result = token rows times a matrix [k, dk].
   void TimesMatrix(const float* rows, Index k, const float* matrix, Index count,
                    Ahead* ahead = nullptr) {
@@ -292,13 +334,18 @@ class HeadBackward : HeadPass<T, kPairs> {
       std::fill(factor, factor + kMaxRows, weight);
       MultiplyTransposed<true>(scores, count, count, s_.b3, panels, factor, true, out);
     };
+    WriteValueGradient(count, write);
+  }
+  // What write(out) puts to out(row, column) goes to d_v.
+  template <class Write>
+  void WriteValueGradient(Index count, Write&& write) {
     if (std::is_same_v<T, float> && p_.dv % kLanes == 0) {
       float* d_v = reinterpret_cast<float*>(head_.d_v.data);
       return write([&](Index r, Index c)
                        HWY_ATTR { return d_v + s_.at[r] * head_.d_v.stride + c; });
     }
-    write([&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; });
-    Unpack<T>(s_.result, panels.columns, head_.d_v, s_.at, count, p_.dv);
+    write([&](Index r, Index c) HWY_ATTR { return s_.result + r * g_.dv_padded + c; });
+    Unpack<T>(s_.result, g_.dv_padded, head_.d_v, s_.at, count, p_.dv);
   }
 
   void RecallFactors(Index count, float* factor, float* d_den) {
@@ -312,6 +359,7 @@ class HeadBackward : HeadPass<T, kPairs> {
     }
   }
 
+  void OpenBlock(Index b);
   void DeferredQueries(Index i, float* d_sum);
   void OpenQueries(Index i, Index begin, Index count, bool last);
   void DenominatorRows(Index i, Index begin, Index count, const float* d_den, float* rows,

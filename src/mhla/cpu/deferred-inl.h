@@ -7,7 +7,7 @@
 #define MHLA_CPU_DEFERRED_INL_H_
 #endif
 
-#include "mhla/cpu/backward-inl.h"
+#include "mhla/cpu/open-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {

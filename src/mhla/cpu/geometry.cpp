@@ -140,6 +140,7 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   a3 = optional(many, row_major(g.tokens, chunk_count));
   scores = optional(g.causal, g.tokens * kRowStride);
   scores2 = optional(many, g.tokens * kRowStride);
+  scores3 = optional(many && pairs, g.tokens * kRowStride);
   b = arena.floats(g.tokens * widest);
   b2 = optional(two, columns * widest);
   b3 = optional(many || (pairs && g.causal), columns * widest);
@@ -172,6 +173,7 @@ Slot::Slot(const Problem& problem, bool backward, Arena& arena) {
   d_mixed = optional(backward, flat.stack(g.mq));
   d_summaries = backward && reuse ? mixed : optional(backward, stride * g.mk);
   mixing_t = optional(backward, g.mq * g.mk);
+  strands = optional(backward && in_place, kStrands * g.mq * g.mk);
   d_mixing = nullptr;
   sums = optional(backward && g.shared, g.mk * g.dk_padded);
   inverse = optional(backward && !reuse, problem.layout.tokens());

@@ -21,6 +21,9 @@ inline constexpr Index kWidestLanes = 16;
 // Panels of a block that lie together in a stack of summaries: long enough to be read by a hardware
 // prefetcher and to need few pages, and odd, so that blocks fall into different sets of the cache.
 inline constexpr Index kGroup = 7;
+// Pieces of late mixing, each with its own part of d_mixing: whatever the number of threads, so
+// that it does not change the sum.
+inline constexpr Index kStrands = 16;
 
 constexpr Index round_up(Index x, Index multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -116,6 +119,7 @@ struct Scratch {
   float* a3;       // causal or shared_position backward
   float* scores;   // causal: row-major [tokens, tokens]
   float* scores2;  // causal backward
+  float* scores3;  // the same in pairs
   float* b;        // panels [tokens, dk or dv]
   float* b2;       // backward or causal
   float* b3;       // causal backward
@@ -140,6 +144,7 @@ struct Slot {
   float* d_mixed;        // dS~ as S
   float* d_summaries;    // dS [key block, Flat::size]; null: in the place of dS~
   float* mixing_t;       // packed m^T
+  float* strands;        // late mixing: parts of d_mixing [kStrands, Mq, Mk]
   float* d_mixing;       // this head's share [Mq, Mk], set for each
   float* sums;           // shared_position: z_b [key block, dk]
   float* inverse;        // scale / denominator, by token of the layout

@@ -64,6 +64,46 @@ void PackScaledPairs(const Source<T>& from, const float* factor, bool of_rows, f
   }
 }
 
+// Summary `block` of a stack, a panel matrix [rows, width], with neighbouring rows paired.
+HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, Index width, float* to) {
+  const Panels panels(width);
+  for (Index j = 0; j < panels.count; ++j) {
+    const Index step = panels.width(j), first = panels.offset(j, rows);
+    for (Index r = 0; r < rows; r += 2) {
+      const float* even = stack.at(first + r * step, block);
+      const float* odd = stack.at(first + (r + 1) * step, block);
+      for (Index x = 0; x < step; x += kLanes, to += kLanes) {
+        const VF second = r + 1 < rows ? Rounded(Load(odd + x)) : hn::Zero(DF());
+        Store(Paired(Rounded(Load(even + x)), second), to);
+      }
+    }
+  }
+}
+// The same transposed: panels [width, rows], neighbouring columns of the summary paired.
+HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index rows, Index width,
+                                 float* to) {
+  const hn::Rebind<std::uint16_t, DF> d16;
+  const Panels source(width), target(rows);
+  const Index pairs = HalfUp(width);
+  HWY_ALIGN float square[kLanes * kLanes] = {};  // a row of pairs each
+  for (Index r = 0; r < target.columns; r += kLanes) {
+    const Index k = r / kPanel, step = target.width(k), height = std::min(kLanes, rows - r);
+    float* strip = to + target.offset(k, pairs) + r % kPanel;
+    for (Index j = 0; j < source.count; ++j, strip += kLanes * step) {
+      const Index columns = source.width(j), count = std::min(kLanes, pairs - j * kLanes);
+      for (Index t = 0; t < kLanes; ++t) {
+        const float* row = stack.at(source.offset(j, rows) + (r + t) * columns, block);
+        for (Index x = 0; x < columns; x += kLanes) {
+          const VF value = t < height ? Load(row + x) : hn::Zero(DF());
+          hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(value))), d16,
+                     reinterpret_cast<std::uint16_t*>(square + t * kLanes + x / 2));
+        }
+      }
+      TransposeStrip(square, kLanes, kLanes, count, strip, step);
+    }
+  }
+}
+
 // The gradient of mapped rows: rows[t] + weight[t] * vector; a missing part is zero, a missing
 // weight one.
 struct MappedGradient {

@@ -74,7 +74,9 @@ class HeadPass {
       if (b > 0) return Summarize(b - 1);
       PackWeights();
     });
-    team.each(MixingPieces(), [&](Index at) HWY_ATTR { MixSummaries(at); });
+    team.each(MixingPieces(), [&](Index at) HWY_ATTR {
+      MixSummaries(at * kPanelsAtOnce, std::min(f_.size / kPanel, (at + 1) * kPanelsAtOnce));
+    });
   }
 
   Stack Summaries() const { return Stack(slot_.summaries, head_.mk); }
@@ -86,17 +88,13 @@ class HeadPass {
     PackMixing(head_.mq, head_.mk, slot_.mixing,
                [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
   }
-  Index MixingPieces() const {
-    return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce;
-  }
-  void MixSummaries(Index piece) {
+  Index MixingPieces() const { return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce; }
+  void MixSummaries(Index p0, Index p1) {
     const Stack stack = Summaries();
     Mix(
-        slot_.mixing, head_.mq, head_.mk, stack, piece * kPanelsAtOnce,
-        std::min(f_.size / kPanel, (piece + 1) * kPanelsAtOnce), true,
-        [&](Index first, Index height) HWY_ATTR {
-          return std::pair<Index, Index>(0, Closed(first + height - 1));
-        },
+        slot_.mixing, head_.mq, head_.mk, stack, p0, p1, true,
+        [&](Index first, Index height)
+            HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); },
         [&](Index i, Index p) HWY_ATTR {
           return slot_.mixed ? slot_.mixed + i * stride_ + p * kPanel : stack.panel(p, i);
         });
@@ -209,8 +207,8 @@ class HeadPass {
     return (a * g_.box[1] + y) * g_.box[2] + x;
   }
 
-  // Unscaled denominators of the tokens listed in s_.at, from Mixed(i). True when it leaves phi(q) behind, in s_.a
-  // or as panels in s_.b.
+  // Unscaled denominators of the tokens listed in s_.at, from Mixed(i). True when it leaves phi(q)
+  // behind, in s_.a or as panels in s_.b.
   bool Denominators(const float* mixed, Index i, Index begin, Index count, bool as_panels,
                     float* to) {
     if (!g_.normalized) return false;

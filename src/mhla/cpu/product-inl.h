@@ -23,9 +23,7 @@ struct Stack {
   float* panel(Index p, Index block) const {
     return data + (p / kGroup * blocks + block) * kStride + p % kGroup * kPanel;
   }
-  float* at(Index flat, Index block) const {
-    return panel(flat / kPanel, block) + flat % kPanel;
-  }
+  float* at(Index flat, Index block) const { return panel(flat / kPanel, block) + flat % kPanel; }
   Index group_stride() const { return blocks * kStride; }
 };
 
@@ -140,7 +138,7 @@ HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, con
       for (Index t = 0; t < split.tiles; ++t) {
         const Index first = split.begin(t), height = split.height(t);
         if (ahead) ahead->Step();
-        const Index skip = kLower ? first : 0;
+        const Index skip = !kLower ? 0 : kPairs ? first / 2 : first;
         const Term term{a + chunk / kChunk * (kTokens * kRowStride) + skip * kRowStride + first,
                         b + panels.offset(j, tokens) + skip * width, kRowStride, width,
                         tokens - skip};
@@ -168,8 +166,8 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
 }
 
 // out(r, p) = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
-// p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may replace
-// its block of the stack.
+// p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may
+// replace its block of the stack.
 template <class Range, class Out>
 HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, Index p0,
                     Index p1, bool upwards, Range&& range, Out&& out) {
