@@ -75,8 +75,12 @@ class HeadBackward : HeadPass<T, kPairs> {
       for (Index g = begin; g < end; g += at_once) {
         const Index p0 = g * kGroup, p1 = std::min(panels, std::min(end, g + at_once) * kGroup);
         AddDots(p0, p1, 0, tiles, dots);
-        this->MixSummaries(p0, p1);
-        MixGradients(p0, p1);
+        // What this thread will take next.
+        const Index ahead = std::clamp<Index>(end - g - at_once, 0, at_once) * head_.mq;
+        Ahead first(nullptr, ahead), second = first;
+        first.Add(this->Summaries(), p1), second.Add(Gradients(), p1);
+        this->MixSummaries(p0, p1, &first);
+        MixGradients(p0, p1, &second);
       }
     });
   }
@@ -85,7 +89,7 @@ class HeadBackward : HeadPass<T, kPairs> {
       return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
     });
   }
-  void MixGradients(Index p0, Index p1) {
+  void MixGradients(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Gradients();
     Mix(
         slot_.mixing_t, head_.mk, head_.mq, stack, p0, p1, false,
@@ -93,7 +97,8 @@ class HeadBackward : HeadPass<T, kPairs> {
             HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
         [&](Index b, Index p) HWY_ATTR {
           return late_ ? stack.panel(p, b) : slot_.d_summaries + b * stride_ + p * kPanel;
-        });
+        },
+        ahead);
   }
 
   Stack Gradients() const { return Stack(slot_.d_mixed, head_.mq); }

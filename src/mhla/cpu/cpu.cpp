@@ -11,29 +11,32 @@ namespace {
 
 using cpu::Index;
 
-// Heads with more work than this are shared by all threads, which then need one set of summaries;
-// smaller ones go to single threads, which saves the barriers.
-constexpr double kSharedHeadFlops = 100e6;
+// Heads with larger summaries than this are shared by all threads, which then need one set of them
+// in their caches. Others go to single threads: that saves the barriers, and summaries do not
+// travel between cores, which need not have a cache in common.
+constexpr std::size_t kSharedHeadBytes = 10 << 20;
 
 // Heads per thread between two barriers of the backward pass.
 constexpr Index kHeadsAtOnce = 8;
 
+std::size_t summary_bytes(const Problem& problem, bool backward) {
+  cpu::Arena arena(nullptr);
+  const cpu::Slot slot(problem, backward, arena);
+  return arena.bytes();
+}
+
 struct Schedule {
-  Schedule(const Problem& problem, int thread_count, double head_flops)
+  Schedule(const Problem& problem, int thread_count, bool backward)
       : threads(thread_count), heads(cpu::head_count(problem)), alone(0) {
-    if (threads > 1 && head_flops < kSharedHeadFlops) alone = heads / threads * threads;
+    if (threads > 1 && summary_bytes(problem, backward) <= kSharedHeadBytes) {
+      alone = heads / threads * threads;
+    }
     if (threads == 1) alone = heads;
     slots = std::min<Index>(threads, std::max<Index>(alone, 1));
     if (threads > 1) wave = std::clamp<Index>(alone, 1, kHeadsAtOnce * threads);
   }
   Index threads, heads, alone, slots, wave = 1;
 };
-
-double flops_per_head(const Problem& problem, bool backward) {
-  const Cost cost = linear_cost(problem);
-  const double heads = static_cast<double>(std::max<Index>(cpu::head_count(problem), 1));
-  return (backward ? cost.backward_flops : cost.forward_flops) / heads;
-}
 
 struct Memory {
   Memory(const Problem& problem, bool backward, const Schedule& schedule, void* data) {
@@ -50,12 +53,8 @@ struct Memory {
   std::size_t bytes = 0;
 };
 
-Schedule schedule_for(const Problem& problem, int threads, bool backward) {
-  return Schedule(problem, threads, flops_per_head(problem, backward));
-}
-
 std::size_t workspace_bytes(const Problem& problem, int threads, bool backward) {
-  return Memory(problem, backward, schedule_for(problem, threads, backward), nullptr).bytes;
+  return Memory(problem, backward, Schedule(problem, threads, backward), nullptr).bytes;
 }
 
 // The setting of OpenMP may have changed since the plan was made; its workspace has not.
@@ -63,7 +62,7 @@ Schedule schedule_within(const PlanData& plan, bool backward) {
   int threads = cpu::thread_count(plan.options.threads);
   const std::size_t bytes = backward ? plan.backward_workspace : plan.forward_workspace;
   while (threads > 1 && workspace_bytes(plan.problem, threads, backward) > bytes) --threads;
-  return schedule_for(plan.problem, threads, backward);
+  return Schedule(plan.problem, threads, backward);
 }
 
 std::optional<std::string> refuses(const Problem& problem) {

@@ -89,7 +89,7 @@ class HeadPass {
                [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
   }
   Index MixingPieces() const { return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce; }
-  void MixSummaries(Index p0, Index p1) {
+  void MixSummaries(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Summaries();
     Mix(
         slot_.mixing, head_.mq, head_.mk, stack, p0, p1, true,
@@ -97,7 +97,8 @@ class HeadPass {
             HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); },
         [&](Index i, Index p) HWY_ATTR {
           return slot_.mixed ? slot_.mixed + i * stride_ + p * kPanel : stack.panel(p, i);
-        });
+        },
+        ahead);
   }
   // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered.
   float* Mixed(Index i) const {

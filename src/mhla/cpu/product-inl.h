@@ -43,21 +43,28 @@ HWY_NOINLINE void Gather(const Stack& stack, Index block, Index p0, Index p1, fl
   }
 }
 
-// Token rows that the next piece of work will read, or this one will write: fetched into L2 a few
-// at a time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
+// Rows that the next piece of work will read, or this one will write: fetched into L2 a few at a
+// time between tiles. NOTE: the rows of a fused projection lie pages apart, where no hardware
 // prefetcher follows.
 class Ahead {
  public:
-  Ahead(const Index* at, Index count) : at_(at), count_(count) {}
+  Ahead(const Index* at, Index count) : at_(at), count_(count) {}  // no list: 0, 1, ...
   Ahead& Add(const Rows& rows, Index width, Index element) {
     if (rows.data) streams_[used_++] = {rows.data, rows.stride * element, width * element};
+    return *this;
+  }
+  // Blocks of a stack, group after group.
+  Ahead& Add(const Stack& stack, Index first_panel) {
+    constexpr Index kBytes = Stack::kStride * Index{sizeof(float)};
+    streams_[used_++] = {reinterpret_cast<const char*>(stack.panel(first_panel, 0)), kBytes,
+                         kBytes};
     return *this;
   }
   void Begin(Index tiles) { per_tile_ = (count_ - next_ + tiles - 1) / std::max<Index>(tiles, 1); }
   void Step() {
     for (const Index end = std::min(count_, next_ + per_tile_); next_ < end; ++next_) {
       for (int s = 0; s < used_; ++s) {
-        const char* row = streams_[s].data + at_[next_] * streams_[s].stride;
+        const char* row = streams_[s].data + (at_ ? at_[next_] : next_) * streams_[s].stride;
         const char* end_of_row = row + streams_[s].bytes -
                                  1;  // rows need not begin at a cache line
         for (; row < end_of_row; row += 64) __builtin_prefetch(row, 0, 2);
@@ -170,8 +177,9 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
 // replace its block of the stack.
 template <class Range, class Out>
 HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, Index p0,
-                    Index p1, bool upwards, Range&& range, Out&& out) {
+                    Index p1, bool upwards, Range&& range, Out&& out, Ahead* ahead = nullptr) {
   const Split split(rows);
+  if (ahead) ahead->Begin((p1 - p0) * split.tiles);
   for (Index p = p0; p < p1; ++p) {
     for (Index at = 0; at < split.tiles; ++at) {
       const Index t = upwards ? split.tiles - 1 - at : at;
@@ -179,6 +187,7 @@ HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack&
       const auto [begin, end] = range(first, height);
       const Term term{packed + first * columns + begin * height, stack.panel(p, begin), height,
                       Stack::kStride, std::max<Index>(end - begin, 0)};
+      if (ahead) ahead->Step();
       TileOut to;
       for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, p);
       TileFor<true>(height, kPanel)(&term, 1, to);
