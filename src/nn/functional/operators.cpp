@@ -1,0 +1,68 @@
+// The functions as operators, `torch.ops.mhla.*`. They are made of ATen operations, so gradients,
+// devices, autocast and compilation need nothing more.
+#include <torch/library.h>
+
+#include "nn/functional/bidirectional.h"
+#include "nn/functional/layers.h"
+#include "nn/functional/recurrent.h"
+
+namespace f = mhla::nn::functional;
+
+TORCH_LIBRARY_FRAGMENT(mhla, m) {
+  m.def("rotary(Tensor x, float base=10000., Tensor? offset=None) -> Tensor", TORCH_FN(f::rotary));
+  m.def("rotary_grid(Tensor x, int[] grid) -> Tensor", TORCH_FN(f::rotary_grid));
+  m.def("rotary_axes(Tensor x, int[] grid, float base=10000.) -> Tensor", TORCH_FN(f::rotary_axes));
+  m.def(
+      "short_convolution(Tensor x, Tensor weight, Tensor? bias=None, Tensor? state=None) -> "
+      "(Tensor, Tensor)",
+      TORCH_FN(f::short_convolution));
+  m.def("gated_head_norm(Tensor o, Tensor? gate, Tensor weight, float eps=1e-6) -> Tensor",
+        TORCH_FN(f::gated_head_norm));
+  m.def("gate_then_norm(Tensor y, Tensor z, Tensor weight, float eps=1e-5) -> Tensor",
+        TORCH_FN(f::gate_then_norm));
+  m.def("grid_convolution(Tensor v, int[] grid, Tensor weight, Tensor? bias=None) -> Tensor",
+        TORCH_FN(f::grid_convolution));
+
+  m.def(
+      "softmax_attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None) -> "
+      "Tensor",
+      TORCH_FN(f::softmax_attention));
+  m.def(
+      "linear_attention(Tensor q, Tensor k, Tensor v, str feature_map='relu', float eps=1e-6, "
+      "Tensor? q_den=None, Tensor? k_den=None) -> Tensor",
+      TORCH_FN(f::linear_attention));
+  m.def(
+      "focused_attention(Tensor q, Tensor k, Tensor v, Tensor scale, float power=3., "
+      "float eps=1e-6) -> Tensor",
+      TORCH_FN(f::focused_attention));
+  m.def("inline_attention(Tensor q, Tensor k, Tensor v) -> Tensor", TORCH_FN(f::inline_attention));
+  m.def("rala(Tensor q, Tensor k, Tensor v, int[] grid, float eps=1e-6) -> Tensor",
+        TORCH_FN(f::rala));
+  m.def("mala(Tensor q, Tensor k, Tensor v, int[] grid, float eps=1e-6) -> Tensor",
+        TORCH_FN(f::mala));
+
+  m.def(
+      "causal_linear_attention(Tensor q, Tensor k, Tensor v, float? scale=None, "
+      "Tensor? state=None, int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::causal_linear_attention));
+  m.def(
+      "simple_gla(Tensor q, Tensor k, Tensor v, Tensor g, float? scale=None, Tensor? state=None, "
+      "int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::simple_gla));
+  m.def(
+      "retention(Tensor q, Tensor k, Tensor v, float? scale=None, Tensor? state=None, "
+      "int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::retention));
+  m.def(
+      "ssd(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, Tensor? state=None, "
+      "int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::ssd));
+  m.def(
+      "gla(Tensor q, Tensor k, Tensor v, Tensor g, float? scale=None, Tensor? state=None, "
+      "int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::gla));
+  m.def(
+      "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale=None, "
+      "Tensor? state=None, int chunk=64) -> (Tensor, Tensor)",
+      TORCH_FN(f::gated_delta_rule));
+}
