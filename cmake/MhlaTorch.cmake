@@ -7,7 +7,9 @@ function(mhla_find_torch result)
     return()
   endif()
   set(python "${MHLA_PYTHON}")
-  if(NOT python)
+  if(NOT python AND SKBUILD)
+    set(python ${Python_EXECUTABLE})  # pip's own
+  elseif(NOT python)
     set(python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   endif()
   execute_process(

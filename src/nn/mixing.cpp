@@ -1,10 +1,13 @@
-// Mixing matrices for LibTorch: how they start, move to another layout and are kept in range.
+#include "nn/mixing.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
+#include <charconv>
 #include <cstring>
 
 #include "mhla/mhla.h"
@@ -32,20 +35,19 @@ MixingMatrix matrix_of(const at::Tensor& tensor) {
                             weights.size(per_head ? 1 : 0), weights.size(per_head ? 2 : 1));
 }
 
-// how: locality, uniform, causal_uniform, or a transform of the authors such as authors:linear
-at::Tensor initial_mixing(c10::string_view layout_text, c10::string_view how_text) {
+at::Tensor initial_mixing_of_text(c10::string_view layout, c10::string_view how) {
+  return initial_mixing(std::string(how), layout_of(layout));
+}
+
+// The block of every token, which is its row of the mixing matrix: [N].
+at::Tensor block_index(c10::string_view layout_text) {
   const BlockLayout layout = layout_of(layout_text);
-  const std::string how(how_text);
-  const std::string authors = "authors:";
-  if (how == "locality") return tensor_of(MixingMatrix::locality(layout));
-  if (how == "uniform") return tensor_of(MixingMatrix::uniform(layout));
-  if (how == "causal_uniform") return tensor_of(MixingMatrix::causal_uniform(layout));
-  if (how.starts_with(authors)) {
-    const Transform transform = parse_transform(how.substr(authors.size()));
-    return tensor_of(MixingMatrix::authors(layout, transform));
+  at::Tensor index = at::empty({layout.tokens()}, at::kLong);
+  auto* blocks = index.mutable_data_ptr<std::int64_t>();
+  for (const Block& block : layout.blocks()) {
+    for (std::int64_t p = 0; p < block.tokens(); ++p) blocks[block.token(p)] = block.index;
   }
-  fail("initial_mixing",
-       "how: expected locality, uniform, causal_uniform or authors:TRANSFORM, got '", how, "'");
+  return index;
 }
 
 at::Tensor resample_mixing(const at::Tensor& mixing, c10::string_view from, c10::string_view to,
@@ -55,7 +57,35 @@ at::Tensor resample_mixing(const at::Tensor& mixing, c10::string_view from, c10:
   return tensor_of(result).to(mixing.options());
 }
 
-void constrain_mixing_(at::Tensor& mixing, double low, double high, bool renormalize_rows) {
+void constrain_mixing_operator(at::Tensor& mixing, double low, double high, bool renormalize) {
+  constrain_mixing_(mixing, low, high, renormalize);
+}
+
+}  // namespace
+
+at::Tensor initial_mixing(const std::string& how, const BlockLayout& layout) {
+  if (how == "locality") return tensor_of(MixingMatrix::locality(layout));
+  if (how == "causal_locality") {
+    const at::Tensor lower = tensor_of(MixingMatrix::locality(layout)).tril();
+    return lower.div(lower.sum(-1, /*keepdim=*/true));
+  }
+  if (how == "uniform") return tensor_of(MixingMatrix::uniform(layout));
+  if (how == "causal_uniform") return tensor_of(MixingMatrix::causal_uniform(layout));
+  const std::string_view authors = "authors:";
+  if (how.starts_with(authors)) {
+    const Transform transform = parse_transform(how.substr(authors.size()));
+    return tensor_of(MixingMatrix::authors(layout, transform));
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(how.data(), how.data() + how.size(), value);
+  if (error != std::errc() || end != how.data() + how.size()) {
+    fail("initial_mixing", "how: expected locality, causal_locality, uniform, causal_uniform, ",
+         "authors:TRANSFORM or a number, got '", how, "'");
+  }
+  return at::full({layout.mixing_size(), layout.mixing_size()}, value, at::kFloat);
+}
+
+void constrain_mixing_(at::Tensor mixing, double low, double high, bool renormalize_rows) {
   const at::NoGradGuard no_gradient;
   mixing.clamp_(low, high);
   if (!renormalize_rows) return;
@@ -64,11 +94,12 @@ void constrain_mixing_(at::Tensor& mixing, double low, double high, bool renorma
   mixing.copy_(at::where(sums.eq(0), at::full_like(mixing, uniform), mixing.div(sums)));
 }
 
-}  // namespace
 }  // namespace mhla::nn
 
 TORCH_LIBRARY_IMPL(mhla, CompositeExplicitAutograd, m) {
-  m.impl("initial_mixing", TORCH_FN(mhla::nn::initial_mixing));
+  m.impl("version", [] { return std::string(mhla::version()); });
+  m.impl("block_index", TORCH_FN(mhla::nn::block_index));
+  m.impl("initial_mixing", TORCH_FN(mhla::nn::initial_mixing_of_text));
   m.impl("resample_mixing", TORCH_FN(mhla::nn::resample_mixing));
-  m.impl("constrain_mixing_", TORCH_FN(mhla::nn::constrain_mixing_));
+  m.impl("constrain_mixing_", TORCH_FN(mhla::nn::constrain_mixing_operator));
 }

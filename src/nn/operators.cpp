@@ -43,6 +43,8 @@ TORCH_LIBRARY(mhla, m) {
   m.def(
       "explain(Tensor q, Tensor k, Tensor v, Tensor mixing, Tensor? q_den, Tensor? k_den, "
       "int[] sizes, int[] sizes_k, str options) -> str");
+  m.def("version() -> str");
+  m.def("block_index(str layout) -> Tensor");
   m.def("initial_mixing(str layout, str how) -> Tensor");
   m.def(
       "resample_mixing(Tensor mixing, str layout_from, str layout_to, bool causal, "

@@ -1,0 +1,40 @@
+"""Finds and loads the compiled operators, libmhla_torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+_NAME = "libmhla_torch.so"
+
+
+def _candidates() -> list[Path]:
+    given = os.environ.get("MHLA_TORCH_LIBRARY")
+    if given:
+        return [Path(given)]
+    here = Path(__file__).resolve().parent
+    root = here.parent.parent  # a checkout, where the library is in the build folder
+    return [here / "lib" / _NAME, *(root / "build" / p / "src" / "nn" / _NAME for p in ("release", "cuda"))]
+
+
+def _load() -> Path:
+    tried = _candidates()
+    for path in tried:
+        if path.is_file():
+            torch.ops.load_library(str(path))
+            return path
+    places = ", ".join(str(path) for path in tried)
+    raise ImportError(
+        f"mhla: {_NAME} was not found (looked at {places}); install the package with "
+        "`pip install --no-build-isolation .` or set MHLA_TORCH_LIBRARY"
+    )
+
+
+path = _load()
+
+
+def version() -> str:
+    """The version of the compiled library."""
+    return torch.ops.mhla.version()

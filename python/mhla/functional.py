@@ -1,0 +1,108 @@
+"""The operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from . import _library  # noqa: F401  (registers torch.ops.mhla)
+from .layout import Grid, Layout, Sequence
+
+
+def _options(layout, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
+    text = f"{layout.cut_words()} mask={mask} normalizer={normalizer} feature_map={feature_map}"
+    if scale != 1.0:
+        text += f" scale={scale!r}"
+    if eps is not None:
+        text += f" eps={eps!r}"
+    if layout_k is not None:
+        text += f" {layout_k.cut_words('_k')}"
+    return text
+
+
+def _lengths(cu_seqlens: Tensor | Iterable[int], layout: Layout, tokens: int) -> list[int]:
+    if isinstance(layout, Grid):
+        raise ValueError("[mhla.attention] cu_seqlens: needs a Sequence layout, got a Grid")
+    ends = [int(e) for e in (cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens)]
+    if len(ends) < 2 or ends[0] != 0 or ends[-1] != tokens:
+        raise ValueError(f"[mhla.attention] cu_seqlens: expected 0, ..., {tokens}, got {ends}")
+    return [b - a for a, b in zip(ends, ends[1:])]
+
+
+def _arguments(
+    q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
+):
+    if mixing.dtype in (torch.bfloat16, torch.float16):
+        mixing = mixing.float()
+    sizes = layout.sizes
+    if cu_seqlens is not None:
+        sizes = _lengths(cu_seqlens, layout, q.shape[1])
+    sizes_k = [] if layout_k is None else layout_k.sizes
+    if layout_k is not None and isinstance(layout_k, Sequence):
+        sizes_k = [k.shape[1]]
+    options = _options(layout, layout_k, mask, normalizer, feature_map, scale, eps)
+    return q, k, v, mixing, q_den, k_den, sizes, sizes_k, options
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mixing: Tensor,
+    *,
+    layout: Layout,
+    layout_k: Layout | None = None,
+    mask: str = "none",
+    normalizer: str = "exact",
+    feature_map: str = "relu_eps",
+    scale: float = 1.0,
+    eps: float | None = None,
+    q_den: Tensor | None = None,
+    k_den: Tensor | None = None,
+    cu_seqlens: Tensor | Iterable[int] | None = None,
+) -> Tensor:
+    """Multi-Head Linear Attention: `o_s = sum_t A_st v_t / sum_t A_st` with
+    `A_st = mixing[block(s), block(t)] * scale * (phi(q_s) . phi(k_t))`.
+
+    Tokens are in natural order (raster; frame, row, column for video); the layout does the blocking.
+    Any strides with a contiguous last dimension are read in place, so slices of a fused
+    `[B, N, 3, H, D]` projection cost no copy. Differentiable in q, k, v, mixing, q_den and k_den.
+
+    Args:
+        q: `[B, Nq, H, Dk]`, float32, bfloat16, float16 or (slow) float64
+        k: `[B, Nk, H, Dk]`
+        v: `[B, Nk, H, Dv]`
+        mixing: `[Mq, Mk]`, or `[H, Mq, Mk]` for one matrix per head; row = query block
+        layout: `Sequence` or `Grid`
+        layout_k: the keys' layout where it differs (cross-attention)
+        mask: `none`, `causal` or `block_causal`
+        normalizer: `exact` (the paper), `shared_position` (the authors' code) or `none`
+        feature_map: `relu_eps`, `relu`, `elu1` or `identity`
+        scale: multiplies every score
+        eps: added to the denominator; 0 for `exact` and 1e-6 for `shared_position` by default
+        q_den, k_den: q and k of the denominator alone (rotary numerator, plain denominator)
+        cu_seqlens: `0, ..., N`: packed sequences in a batch of one. A CUDA tensor costs a
+            synchronisation; a list does not.
+
+    Returns:
+        `[B, Nq, H, Dv]`
+    """
+    return torch.ops.mhla.forward(
+        *_arguments(
+            q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
+        )
+    )
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, mixing: Tensor, *, layout: Layout, **options) -> str:
+    """Which implementation serves `attention` with these arguments, and why; its cost and workspace."""
+    names = dict(
+        layout_k=None, mask="none", normalizer="exact", feature_map="relu_eps", scale=1.0, eps=None,
+        q_den=None, k_den=None, cu_seqlens=None,
+    )  # fmt: skip
+    unknown = set(options) - set(names)
+    if unknown:
+        raise TypeError(f"[mhla.explain] unknown argument {sorted(unknown)[0]!r}")
+    return torch.ops.mhla.explain(*_arguments(q, k, v, mixing, layout, **{**names, **options}))

@@ -1,0 +1,228 @@
+"""The MHLA attention layer, with every switch in which the paper and its code differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import init as initial
+from ..functional import attention
+from ..layout import Grid, Layout
+
+
+@dataclass(frozen=True)
+class MHLAConfig:
+    """What surrounds the operator in a layer."""
+
+    init: str = "locality"  # locality, causal_locality, uniform, causal_uniform, authors:TRANSFORM, VALUE
+    mask: str = "none"
+    normalizer: str = "exact"
+    feature_map: str = "relu_eps"
+    scale: float | str = 1.0  # a number, or "dk" for Dk^-1/2
+    eps: float | None = None
+    clamp: tuple[float, float] | None = (0.0, 1.0)
+    clamp_in_forward: bool = False  # else by mhla.constrain_ after each update
+    renormalize_rows: bool = False
+    mixing_per_head: bool = False
+    rope: str = "none"  # none, after_phi, after_phi_num_only
+    lepe: int = 0  # size of a depthwise convolution of v on the grid, added to the output
+    lepe_identity: bool = False  # it starts as the identity
+    inner_norm: bool = False  # LayerNorm on the input
+    qk_norm: str = "none"  # none, full (RMS over all heads), head
+    qk_norm_eps: float | None = None
+    out_norm: str = "none"  # none, head: RMS over each head's output
+    gate: str = "none"  # none, silu
+    qkv_bias: bool = True
+    out_bias: bool = True
+    dropout: float = 0.0  # after the output projection
+
+
+# spec 1.9: the four tasks as the authors' code has them
+_AUTHORS = {
+    "classification": MHLAConfig(
+        init="authors:linear", normalizer="shared_position", inner_norm=True, qk_norm="full", lepe=5, qkv_bias=False
+    ),
+    "dit": MHLAConfig(
+        init="authors:linear", normalizer="shared_position", inner_norm=True, lepe=3, lepe_identity=True, dropout=0.1
+    ),
+    "video": MHLAConfig(
+        init="authors:linear", normalizer="none", clamp=None, rope="after_phi_num_only", qk_norm="full",
+        qk_norm_eps=1e-6, out_norm="head",
+    ),
+    "language": MHLAConfig(
+        init="causal_uniform", mask="causal", normalizer="none", feature_map="relu", scale="dk", clamp=(1e-5, 1.0),
+        clamp_in_forward=True, rope="after_phi", out_norm="head", gate="silu", qkv_bias=False, out_bias=False,
+    ),
+}  # fmt: skip
+# The paper: the operator alone, rows normalised, weights clipped after each update.
+_PAPER = {
+    "classification": MHLAConfig(),
+    "dit": MHLAConfig(),
+    "video": replace(_AUTHORS["video"], init="locality", normalizer="exact", clamp=(0.0, 1.0), out_norm="none"),
+    "language": replace(_AUTHORS["language"], init="causal_locality", clamp=(0.0, 1.0), clamp_in_forward=False),
+}
+_PRESETS = {"paper": _PAPER, "authors": _AUTHORS}
+
+
+def _lookup(kind: str, name: str, known) -> object:
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"[mhla.nn.MHLA] {kind}: expected one of {', '.join(known)}, got {name!r}{hint}")
+
+
+def make_config(preset: str = "paper", task: str = "classification", **switches) -> MHLAConfig:
+    """A preset (`paper`, `authors`) for a task (`classification`, `dit`, `video`, `language`), with
+    single switches changed."""
+    config = _lookup("task", task, _lookup("preset", preset, _PRESETS))
+    known = {field.name: None for field in fields(MHLAConfig)}
+    for name in switches:
+        _lookup("switch", name, known)
+    return replace(config, **switches)
+
+
+_FEATURE_MAPS = {
+    "relu_eps": lambda x: F.relu(x) + 1e-6,
+    "relu": F.relu,
+    "elu1": lambda x: F.elu(x) + 1,
+    "identity": lambda x: x,
+}
+
+
+class MHLA(nn.Module):
+    """One attention layer: x `[B, N, dim]` -> `[B, N, dim]`, tokens in natural order.
+
+    Args:
+        dim: width of the input and output
+        heads: channel heads
+        layout: `Sequence` or `Grid`
+        preset: `paper` or `authors`
+        task: `classification`, `dit`, `video` or `language`
+        dim_k, dim_v: total widths of q and k, and of v; `dim` by default (language: dim / 2 and dim)
+        tokens: with `Sequence(block=...)`, the longest sequence: it sizes the mixing matrix
+        switches: any field of `MHLAConfig`
+    """
+
+    mixing: nn.Parameter  # [M, M] or [H, M, M]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        layout: Layout,
+        *,
+        preset: str = "paper",
+        task: str = "classification",
+        dim_k: int | None = None,
+        dim_v: int | None = None,
+        tokens: int | None = None,
+        **switches,
+    ):
+        super().__init__()
+        config = make_config(preset, task, **switches)
+        self.config, self.layout, self.heads = config, layout, heads
+        self.dim_k = dim_k or (dim // 2 if task == "language" else dim)
+        self.dim_v = dim_v or dim
+        for name, width in (("dim_k", self.dim_k), ("dim_v", self.dim_v)):
+            if width % heads:
+                raise ValueError(f"[mhla.nn.MHLA] {name}: {width} is not a multiple of {heads} heads")
+        dk, dv = self.dim_k // heads, self.dim_v // heads
+        self.scale = dk**-0.5 if config.scale == "dk" else float(config.scale)
+
+        self.norm = nn.LayerNorm(dim) if config.inner_norm else None
+        self.qkv = nn.Linear(dim, 2 * self.dim_k + self.dim_v, bias=config.qkv_bias)
+        norm_width = {"none": None, "full": self.dim_k, "head": dk}[config.qk_norm]
+        self.q_norm = nn.RMSNorm(norm_width, eps=config.qk_norm_eps) if norm_width else None
+        self.k_norm = nn.RMSNorm(norm_width, eps=config.qk_norm_eps) if norm_width else None
+        mixing = initial.by_name(config.init, layout, tokens=tokens)
+        if config.mixing_per_head:
+            mixing = mixing.expand(heads, -1, -1).clone()
+        self.mixing = nn.Parameter(mixing)
+        self.lepe = self._make_lepe() if config.lepe else None
+        self.gate = nn.Linear(dim, self.dim_v, bias=config.qkv_bias) if config.gate == "silu" else None
+        self.out_norm = nn.RMSNorm(dv, eps=1e-6) if config.out_norm == "head" else None
+        self.out = nn.Linear(self.dim_v, dim, bias=config.out_bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def mixing_clamp(self) -> tuple[float, float] | None:
+        """The range that `mhla.constrain_` keeps."""
+        return None if self.config.clamp_in_forward else self.config.clamp
+
+    @property
+    def renormalize_rows(self) -> bool:
+        return self.config.renormalize_rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x `[B, N, dim]` -> `[B, N, dim]`"""
+        if self.norm is not None:
+            x = self.norm(x)
+        q, k, v = self._project(x)
+        o = self._attend(q, k, v)
+        if self.lepe is not None:
+            o = o + self._local(v)
+        if self.out_norm is not None:
+            o = self.out_norm(o)
+        o = o.flatten(2)
+        if self.gate is not None:
+            o = o * F.silu(self.gate(x))
+        return self.dropout(self.out(o))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).split([self.dim_k, self.dim_k, self.dim_v], -1)
+        full = self.config.qk_norm == "full"
+        if full:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q, k, v))
+        if self.q_norm is not None and not full:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        config, mixing = self.config, self.mixing
+        if config.clamp is not None and config.clamp_in_forward:
+            # straight through, as the authors' clamp of `.data` is
+            mixing = mixing + (mixing.clamp(*config.clamp) - mixing).detach()
+        options = dict(
+            layout=self.layout, mask=config.mask, normalizer=config.normalizer, feature_map=config.feature_map,
+            scale=self.scale, eps=config.eps,
+        )  # fmt: skip
+        if config.rope == "none":
+            return attention(q, k, v, mixing, **options)
+        phi = _FEATURE_MAPS[config.feature_map]
+        q, k = phi(q), phi(k)
+        options["feature_map"] = "identity"
+        if config.rope == "after_phi_num_only" and config.normalizer != "none":
+            options.update(q_den=q, k_den=k)
+        return attention(self._turned(q), self._turned(k), v, mixing, **options)
+
+    def _turned(self, x: Tensor) -> Tensor:
+        if isinstance(self.layout, Grid):
+            return torch.ops.mhla.rotary_axes(x, self.layout.size)
+        return torch.ops.mhla.rotary(x)
+
+    def _make_lepe(self) -> nn.Module:
+        if not isinstance(self.layout, Grid):
+            raise ValueError("[mhla.nn.MHLA] lepe: needs a Grid layout")
+        size, axes = self.config.lepe, len(self.layout.size)
+        conv = (nn.Conv2d if axes == 2 else nn.Conv3d)(
+            self.dim_v, self.dim_v, size, padding=size // 2, groups=self.dim_v
+        )
+        if self.config.lepe_identity:
+            nn.init.zeros_(conv.weight)
+            nn.init.zeros_(conv.bias)
+            with torch.no_grad():
+                conv.weight[(..., *([size // 2] * axes))] = 1.0
+        return conv
+
+    def _local(self, v: Tensor) -> Tensor:
+        """Depthwise convolution of v `[B, N, H, Dv]` on the grid."""
+        return torch.ops.mhla.grid_convolution(v, self.layout.size, self.lepe.weight, self.lepe.bias)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, layout={self.layout}"

@@ -1,0 +1,210 @@
+#include "nn/modules/mhla.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
+
+#include "mhla/error.h"
+#include "nn/functional/layers.h"
+#include "nn/mixing.h"
+
+namespace mhla::nn {
+namespace {
+
+constexpr double kNormEps = 1e-5;     // torch's LayerNorm
+constexpr double kOutNormEps = 1e-6;  // spec 1.9
+
+MHLAConfig authors(Task task) {
+  MHLAConfig c;
+  c.init = "authors:linear";
+  c.normalizer = Normalizer::shared_position;
+  switch (task) {
+    case Task::classification:
+      c.inner_norm = true;
+      c.qk_norm = QkNorm::full;
+      c.lepe = 5;
+      c.qkv_bias = false;
+      return c;
+    case Task::dit:
+      c.inner_norm = true;
+      c.lepe = 3;
+      c.lepe_identity = true;
+      c.dropout = 0.1;
+      return c;
+    case Task::video:
+      c.normalizer = Normalizer::none;
+      c.clamp = std::nullopt;
+      c.rope = Rope::after_phi_num_only;
+      c.qk_norm = QkNorm::full;
+      c.qk_norm_eps = 1e-6;
+      c.out_norm = true;
+      return c;
+    case Task::language:
+      c.init = "causal_uniform";
+      c.mask = Mask::causal;
+      c.normalizer = Normalizer::none;
+      c.feature_map = FeatureMap::relu;
+      c.scale_by_dk = true;
+      c.clamp = std::pair{1e-5, 1.0};
+      c.clamp_in_forward = true;
+      c.rope = Rope::after_phi;
+      c.out_norm = true;
+      c.gate = true;
+      c.qkv_bias = c.out_bias = false;
+      return c;
+  }
+  fail("nn.MHLA", "task: unknown value ", static_cast<int>(task));
+}
+
+std::shared_ptr<Weights> weights(const at::Tensor& weight, const at::Tensor& bias = {}) {
+  return std::make_shared<Weights>(weight, bias);
+}
+
+// The operator alone, rows normalised, weights clipped after each update.
+MHLAConfig paper(Task task) {
+  if (task == Task::classification || task == Task::dit) return {};
+  MHLAConfig c = authors(task);
+  c.clamp = std::pair{0.0, 1.0};
+  c.clamp_in_forward = false;
+  c.init = task == Task::video ? "locality" : "causal_locality";
+  if (task == Task::video) {
+    c.normalizer = Normalizer::exact;
+    c.out_norm = false;
+  }
+  return c;
+}
+
+}  // namespace
+
+Weights::Weights(const at::Tensor& initial_weight, const at::Tensor& initial_bias) {
+  weight = register_parameter("weight", initial_weight);
+  if (initial_bias.defined()) bias = register_parameter("bias", initial_bias);
+}
+
+MHLAConfig MHLAConfig::preset(Preset preset, Task task) {
+  return preset == Preset::paper ? paper(task) : authors(task);
+}
+
+MHLAImpl::MHLAImpl(const MHLAConfig& given) : config(given) {
+  if (config.dim_k == 0) config.dim_k = config.dim;
+  if (config.dim_v == 0) config.dim_v = config.dim;
+  if (config.dim < 1 || config.heads < 1) {
+    fail("nn.MHLA", "dim and heads: expected positive numbers, got ", config.dim, " and ",
+         config.heads);
+  }
+  for (const std::int64_t width : {config.dim_k, config.dim_v}) {
+    if (width % config.heads != 0) {
+      fail("nn.MHLA", "width ", width, " is not a multiple of ", config.heads, " heads");
+    }
+  }
+  if (config.lepe > 0 && !config.layout.is_grid()) fail("nn.MHLA", "lepe: needs a grid");
+  reset();
+}
+
+void MHLAImpl::reset() {
+  const MHLAConfig& c = config;
+  const std::int64_t dk = c.dim_k / c.heads, dv = c.dim_v / c.heads;
+  if (c.inner_norm) {
+    norm = register_module("norm", weights(at::ones({c.dim}), at::zeros({c.dim})));
+  }
+  const auto linear = [](std::int64_t from, std::int64_t to, bool bias) {
+    return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(bias));
+  };
+  qkv = register_module("qkv", linear(c.dim, 2 * c.dim_k + c.dim_v, c.qkv_bias));
+  if (c.qk_norm != QkNorm::none) {
+    const std::int64_t width = c.qk_norm == QkNorm::full ? c.dim_k : dk;
+    q_norm = register_module("q_norm", weights(at::ones({width})));
+    k_norm = register_module("k_norm", weights(at::ones({width})));
+  }
+  at::Tensor start = initial_mixing(c.init, c.layout.of(c.tokens));
+  if (c.mixing_per_head) start = start.expand({c.heads, -1, -1}).clone();
+  mixing = register_parameter("mixing", start);
+  if (c.lepe > 0) {
+    std::vector<std::int64_t> shape{c.dim_v, 1};
+    shape.insert(shape.end(), c.layout.grid.size(), c.lepe);
+    lepe = register_module("lepe", weights(at::zeros(shape), at::zeros({c.dim_v})));
+    const at::NoGradGuard no_gradient;
+    if (c.lepe_identity) {
+      at::Tensor centre = lepe->weight;
+      while (centre.dim() > 1) centre = centre.select(1, centre.size(1) / 2);
+      centre.fill_(1.0);
+    } else {
+      // PyTorch's convolution: uniform within 1 / sqrt(inputs of one output)
+      const double bound = 1.0 / std::sqrt(static_cast<double>(lepe->weight[0].numel()));
+      lepe->weight.uniform_(-bound, bound);
+      lepe->bias.uniform_(-bound, bound);
+    }
+  }
+  if (c.gate) gate = register_module("gate", linear(c.dim, c.dim_v, c.qkv_bias));
+  if (c.out_norm) out_norm = register_module("out_norm", weights(at::ones({dv})));
+  out = register_module("out", linear(c.dim_v, c.dim, c.out_bias));
+  dropout = register_module("dropout", torch::nn::Dropout(c.dropout));
+}
+
+at::Tensor MHLAImpl::forward(const at::Tensor& input) {
+  const MHLAConfig& c = config;
+  const at::Tensor x = c.inner_norm
+                           ? at::layer_norm(input, {c.dim}, norm->weight, norm->bias, kNormEps)
+                           : input;
+  const auto parts = qkv->forward(x).split_with_sizes({c.dim_k, c.dim_k, c.dim_v}, -1);
+  const auto normed = [&c](const at::Tensor& t, const at::Tensor& weight) {
+    return at::rms_norm(t, {weight.size(0)}, weight, c.qk_norm_eps);
+  };
+  const auto by_head = [&c](const at::Tensor& t) { return t.unflatten(-1, {c.heads, -1}); };
+  at::Tensor q = parts[0], k = parts[1];
+  if (c.qk_norm == QkNorm::full) q = normed(q, q_norm->weight), k = normed(k, k_norm->weight);
+  q = by_head(q), k = by_head(k);
+  if (c.qk_norm == QkNorm::head) q = normed(q, q_norm->weight), k = normed(k, k_norm->weight);
+  const at::Tensor v = by_head(parts[2]);
+
+  at::Tensor o = attend(q, k, v);
+  if (c.lepe > 0) {
+    o = o.add(functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias));
+  }
+  if (c.out_norm) {
+    o = at::rms_norm(o, {out_norm->weight.size(0)}, out_norm->weight, kOutNormEps);
+  }
+  o = o.flatten(2);
+  if (c.gate) o = o.mul(at::silu(gate->forward(x)));
+  return dropout->forward(out->forward(o));
+}
+
+at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in,
+                            const at::Tensor& v) const {
+  const MHLAConfig& c = config;
+  at::Tensor m = mixing;
+  if (c.clamp && c.clamp_in_forward) {
+    // Straight through, as the authors' clamp of `.data` is.
+    m = m.add(m.clamp(c.clamp->first, c.clamp->second).sub(m).detach());
+  }
+  AttentionOptions options{.layout = c.layout,
+                           .mask = c.mask,
+                           .normalizer = c.normalizer,
+                           .feature_map = c.feature_map,
+                           .eps = c.eps};
+  if (c.scale_by_dk) options.scale = std::pow(static_cast<double>(q_in.size(3)), -0.5);
+  if (c.rope == Rope::none) return attention(q_in, k_in, v, m, options);
+
+  const at::Tensor q = apply_feature_map(c.feature_map, q_in),
+                   k = apply_feature_map(c.feature_map, k_in);
+  const auto turn = [&c](const at::Tensor& t) {
+    return c.layout.is_grid() ? functional::rotary_axes(t, c.layout.grid) : functional::rotary(t);
+  };
+  options.feature_map = FeatureMap::identity;
+  const bool plain = c.rope == Rope::after_phi_num_only && c.normalizer != Normalizer::none;
+  return attention(turn(q), turn(k), v, m, options, plain ? q : at::Tensor(),
+                   plain ? k : at::Tensor());
+}
+
+void MHLAImpl::constrain() {
+  if (!config.clamp || config.clamp_in_forward) return;
+  constrain_mixing_(mixing, config.clamp->first, config.clamp->second, config.renormalize_rows);
+}
+
+}  // namespace mhla::nn

@@ -1,0 +1,85 @@
+// The MHLA attention layer, with every switch in which the paper and its code differ (spec 1.12).
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "nn/attention.h"
+
+namespace mhla::nn {
+
+enum class Rope { none, after_phi, after_phi_num_only };
+enum class QkNorm { none, full, head };  // full: over all heads together
+enum class Preset { paper, authors };
+enum class Task { classification, dit, video, language };
+
+struct MHLAConfig {
+  std::int64_t dim = 0;
+  std::int64_t heads = 1;
+  std::int64_t dim_k = 0;  // total width of q and of k; 0: dim
+  std::int64_t dim_v = 0;  // total width of v; 0: dim
+  Layout layout = {};
+  std::int64_t tokens = 0;  // the longest sequence, which sizes the mixing matrix; grids know it
+
+  // locality, causal_locality, uniform, causal_uniform, authors:TRANSFORM, or a number
+  std::string init = "locality";
+  Mask mask = Mask::none;
+  Normalizer normalizer = Normalizer::exact;
+  FeatureMap feature_map = FeatureMap::relu_eps;
+  bool scale_by_dk = false;  // scores times dk^-1/2
+  std::optional<double> eps = std::nullopt;
+  std::optional<std::pair<double, double>> clamp = std::pair{0.0, 1.0};
+  bool clamp_in_forward = false;  // else by constrain() after each update
+  bool renormalize_rows = false;
+  bool mixing_per_head = false;
+  Rope rope = Rope::none;
+  std::int64_t lepe = 0;       // size of a depthwise convolution of v on the grid, added to o
+  bool lepe_identity = false;  // it starts as the identity
+  bool inner_norm = false;     // LayerNorm on the input
+  QkNorm qk_norm = QkNorm::none;
+  std::optional<double> qk_norm_eps = std::nullopt;
+  bool out_norm = false;  // RMSNorm over each head's output
+  bool gate = false;      // times SiLU of a projection of the input
+  bool qkv_bias = true;
+  bool out_bias = true;
+  double dropout = 0.0;
+
+  // What the paper, or the authors' code, has around the operator in one of its four tasks.
+  static MHLAConfig preset(Preset preset, Task task);
+};
+
+// The parameters of a norm or a convolution, under the names that PyTorch gives them.
+struct Weights : torch::nn::Module {
+  explicit Weights(const at::Tensor& weight, const at::Tensor& bias = {});
+  at::Tensor weight, bias;
+};
+
+class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
+ public:
+  explicit MHLAImpl(const MHLAConfig& config);
+  void reset() override;
+  at::Tensor forward(const at::Tensor& x);  // [B, N, dim] -> [B, N, dim]
+  // Brings the mixing weights back into the range of the config; to be called after an update.
+  void constrain();
+
+  MHLAConfig config;
+  torch::nn::Linear qkv{nullptr}, gate{nullptr}, out{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  at::Tensor mixing;                        // [M, M] or [H, M, M]
+  std::shared_ptr<Weights> norm;            // [dim]
+  std::shared_ptr<Weights> q_norm, k_norm;  // [dim_k] or [dk]
+  std::shared_ptr<Weights> lepe;            // [dim_v, 1, k, k(, k)], [dim_v]
+  std::shared_ptr<Weights> out_norm;        // [dv]
+
+ private:
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
+};
+TORCH_MODULE(MHLA);
+
+}  // namespace mhla::nn

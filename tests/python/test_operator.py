@@ -1,0 +1,219 @@
+"""torch.ops.mhla and mhla.attention: values, gradients, and everything PyTorch asks of an operator."""
+
+import warnings
+
+import dense
+import pytest
+import torch
+
+import mhla
+
+GRIDS = [((8, 8), (4, 4)), ((6, 10), (3, 4)), ((3, 4, 5), (2, 2, 3))]
+
+
+def inputs(tokens, *, batch=2, heads=3, dk=16, dv=16, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    fused = torch.randn(batch, tokens, 2 * heads * dk + heads * dv, generator=generator).to(dtype)
+    parts = fused.split([heads * dk, heads * dk, heads * dv], -1)
+    return [part.unflatten(-1, (heads, -1)) for part in parts]
+
+
+def weights(count, seed=1):
+    return torch.rand(count, count, generator=torch.Generator().manual_seed(seed)) + 0.1
+
+
+@pytest.mark.parametrize("grid, block", GRIDS)
+@pytest.mark.parametrize("normalizer", ["exact", "shared_position", "none"])
+@pytest.mark.parametrize("mask", ["none", "block_causal"])
+def test_attention_on_a_grid_equals_the_dense_formula(grid, block, normalizer, mask):
+    layout = mhla.Grid(grid, block=block)
+    if normalizer == "shared_position" and mask != "none":
+        pytest.skip("the dense formula of this pair is in the C++ tests")
+    if normalizer == "shared_position" and any(g % b for g, b in zip(grid, block)):
+        pytest.skip("places of ragged blocks are compared in the C++ tests")
+    q, k, v = inputs(layout.tokens)
+    mixing = weights(layout.count())
+    o = mhla.attention(q, k, v, mixing, layout=layout, normalizer=normalizer, mask=mask)
+    expected = dense.attention(
+        *(t.double() for t in (q, k, v, mixing)), grid, block, normalizer=normalizer, mask=mask
+    )
+    torch.testing.assert_close(o.double(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("feature_map", ["relu_eps", "relu", "elu1", "identity"])
+def test_gradients_equal_those_of_the_dense_formula(feature_map):
+    layout = mhla.Sequence(block=8)
+    q, k, v = (t.clone().requires_grad_() for t in inputs(29, dv=8))
+    mixing = weights(4).requires_grad_()
+    options = dict(mask="causal", normalizer="none", feature_map=feature_map, scale=0.25)
+    mine = mhla.attention(q, k, v, mixing, layout=layout, **options)
+    d_o = torch.randn(mine.shape, generator=torch.Generator().manual_seed(5))
+    gradients = torch.autograd.grad(mine, (q, k, v, mixing), d_o)
+    exact = [t.detach().double().requires_grad_() for t in (q, k, v, mixing)]
+    expected = torch.autograd.grad(dense.attention(*exact, (29,), (8,), **options), exact, d_o.double())
+    for got, want in zip(gradients, expected):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:mhla")
+@pytest.mark.parametrize("normalizer", ["exact", "shared_position", "none"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_gradcheck_in_f64(normalizer, separate):
+    if normalizer == "none" and separate:
+        pytest.skip("there is no denominator")
+    tensors = [t.clone().requires_grad_() for t in inputs(12, batch=1, heads=2, dk=3, dv=2, dtype=torch.float64)]
+    mixing = weights(4).double().requires_grad_()
+    den = [torch.rand(1, 12, 2, 3, dtype=torch.float64).add(0.2).requires_grad_() for _ in range(2)] if separate else []
+
+    def call(q, k, v, m, *d):
+        extra = dict(q_den=d[0], k_den=d[1]) if d else {}
+        return mhla.attention(
+            q, k, v, m, layout=mhla.Grid((4, 3), block=(2, 2)), normalizer=normalizer, feature_map="elu1", **extra
+        )
+
+    assert torch.autograd.gradcheck(call, (*tensors, mixing, *den))
+
+
+def test_opcheck_finds_nothing():
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
+    mixing = weights(4).requires_grad_()
+    arguments = (q, k, v, mixing, None, None, [8, 8], [], "block=4x4")
+    torch.library.opcheck(torch.ops.mhla.forward, arguments)
+    o = torch.ops.mhla.forward(*arguments).detach()
+    torch.library.opcheck(
+        torch.ops.mhla.backward,
+        (o, *(t.detach() for t in (q, k, v, mixing)), o, None, None, [8, 8], [], "block=4x4", [True] * 4 + [False] * 2),
+    )
+
+
+def test_compiles_once_for_all_lengths():
+    torch._dynamo.reset()
+    compiled = []
+
+    def backend(graph, arguments):
+        compiled.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, arguments)
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=backend)
+    def call(q, k, v, mixing):
+        return mhla.attention(q, k, v, mixing, layout=mhla.Sequence(block=16), mask="causal", normalizer="none") * 2
+
+    for tokens in (64, 80, 112):
+        q, k, v = (t.clone().requires_grad_() for t in inputs(tokens))
+        mixing = weights(8).requires_grad_()
+        o = call(q, k, v, mixing)
+        eager = 2 * mhla.attention(
+            q, k, v, mixing, layout=mhla.Sequence(block=16), mask="causal", normalizer="none"
+        )
+        assert torch.equal(o, eager)
+        first = len(compiled) if tokens == 64 else first
+        o.sum().backward()
+        assert mixing.grad is not None
+    assert len(compiled) == first
+
+
+def test_exports():
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, mixing):
+            return mhla.attention(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
+
+    arguments = (*inputs(64), weights(4))
+    program = torch.export.export(Layer(), arguments)
+    assert torch.equal(program.module()(*arguments), Layer()(*arguments))
+
+
+def test_autocast_takes_low_precision_inputs_and_an_f32_mixing_matrix():
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
+    mixing = weights(4).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        o = mhla.attention(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
+    assert o.dtype == torch.bfloat16
+    o.float().sum().backward()
+    assert q.grad.dtype == torch.float32 and mixing.grad.dtype == torch.float32
+
+
+def test_slices_of_a_fused_projection_are_read_in_place():
+    fused = torch.randn(2, 64, 3, 3, 16)
+    q, k, v = fused.unbind(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        o = mhla.attention(q, k, v, weights(4), layout=mhla.Grid((8, 8), block=(4, 4)))
+    separate = (t.contiguous() for t in (q, k, v))
+    assert torch.equal(o, mhla.attention(*separate, weights(4), layout=mhla.Grid((8, 8), block=(4, 4))))
+
+
+def test_packed_sequences_do_not_see_each_other():
+    q, k, v = inputs(50, batch=1)
+    mixing = weights(4)
+    options = dict(layout=mhla.Sequence(block=16), mask="causal", normalizer="none")
+    packed = mhla.attention(q, k, v, mixing, cu_seqlens=torch.tensor([0, 33, 50]), **options)
+    for a, b in ((0, 33), (33, 50)):
+        alone = mhla.attention(q[:, a:b], k[:, a:b], v[:, a:b], mixing, **options)
+        torch.testing.assert_close(packed[:, a:b], alone)
+
+
+def test_cross_attention_reads_another_layout():
+    q, _, _ = inputs(64)
+    _, k, v = inputs(20)
+    mixing = torch.rand(4, 5)
+    o = mhla.attention(
+        q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)), layout_k=mhla.Sequence(block=4)
+    )
+    index = dense.blocks_of((8, 8), (4, 4))[0]
+    scores = mixing[index][:, torch.arange(20) // 4] * torch.einsum(
+        "bshd,bthd->bhst", torch.relu(q) + 1e-6, torch.relu(k) + 1e-6
+    )
+    expected = torch.einsum("bhst,bthe->bshe", scores / scores.sum(-1, keepdim=True), v)
+    torch.testing.assert_close(o, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_double_backward_and_vmap_are_refused_with_a_reason():
+    layout = mhla.Grid((8, 8), block=(4, 4))
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
+    o = mhla.attention(q, k, v, weights(4), layout=layout)
+    (d_q,) = torch.autograd.grad(o.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward is not supported"):
+        d_q.sum().backward()
+    with pytest.raises(RuntimeError, match="vmap is not supported"):
+        mixing = weights(4)
+        torch.vmap(lambda a: mhla.attention(a, k, v, mixing, layout=layout))(torch.randn(2, *q.shape))
+
+
+def test_a_wrong_shape_is_named():
+    q, k, v = inputs(64)
+    with pytest.raises(RuntimeError, match=r"\[mhla.*64.*63|63.*64"):
+        mhla.attention(q, k[:, :63], v[:, :63], weights(4), layout=mhla.Grid((8, 8), block=(4, 4)))
+    with pytest.raises(RuntimeError, match="mixing"):
+        mhla.attention(q, k, v, weights(5), layout=mhla.Grid((8, 8), block=(4, 4)))
+    with pytest.raises(ValueError, match="either block"):
+        mhla.Grid((8, 8))
+
+
+def test_a_slow_path_warns_and_explain_says_why(capfd):
+    q, k, v = inputs(10, dtype=torch.float64)
+    mixing = weights(2).double()
+    layout = mhla.Sequence(block=7)
+    mhla.attention(q, k, v, mixing, layout=layout)
+    assert "slow reference" in capfd.readouterr().err
+    mhla.attention(q, k, v, mixing, layout=layout)
+    assert "slow reference" not in capfd.readouterr().err  # once is enough
+    text = mhla.explain(q, k, v, mixing, layout=layout)
+    assert "reference" in text and "no f64" in text
+
+
+def test_initial_matrices_have_the_values_of_the_paper_and_of_the_code():
+    layout = mhla.Grid((16, 16), block=(4, 4))
+    paper, code = mhla.init.locality(layout), mhla.init.authors(layout, "linear")
+    assert paper[0, 1].item() == pytest.approx(0.110335, abs=1e-6)
+    assert code[0, 1].item() == pytest.approx(0.091118, abs=1e-6)
+    torch.testing.assert_close(paper.sum(1), torch.ones(16))
+    torch.testing.assert_close(code.sum(0), torch.ones(16))
+    lower = mhla.init.causal_locality(mhla.Sequence(block=4), tokens=20)
+    assert torch.equal(lower, lower.tril())
+
+
+def test_resampling_to_the_same_layout_changes_nothing():
+    layout = mhla.Grid((16, 16), blocks=(4, 4))
+    mixing = mhla.init.locality(layout)
+    torch.testing.assert_close(mhla.resample(mixing, layout, layout.resized((24, 24))), mixing)
+    assert mhla.resample(mixing, layout, mhla.Grid((16, 16), blocks=(2, 2))).shape == (4, 4)
