@@ -1,4 +1,5 @@
 // Mixing gradient of the dense backward: its sums per key token, added up in a fixed order.
+#include "mhla/cuda/device/ptx.cuh"
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/dense_launch.h"
 
@@ -10,6 +11,7 @@ constexpr int kReduceThreads = 1024;
 // One thread block per key block (and head): d_m[., b] = sum over slots and tokens of the block.
 __global__ void __launch_bounds__(kReduceThreads) dense_reduce_kernel(const DenseReduceArgs args) {
   __shared__ float partial[kReduceThreads];
+  ptx::begin_after_previous();
   const int block = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(threadIdx.x) % args.mixing_blocks;
   const int part = static_cast<int>(threadIdx.x) / args.mixing_blocks;
@@ -52,8 +54,8 @@ __global__ void __launch_bounds__(kReduceThreads) dense_reduce_kernel(const Dens
 }  // namespace
 
 void launch_dense_reduce(const DenseReduceArgs& args, void* stream) {
-  launch(dense_reduce_kernel, {.x = args.columns, .y = args.heads}, kReduceThreads, 0, stream,
-         args);
+  launch(dense_reduce_kernel, {.x = args.columns, .y = args.heads}, kReduceThreads, 0, stream, args,
+         true);
 }
 
 }  // namespace mhla::cuda::sm90

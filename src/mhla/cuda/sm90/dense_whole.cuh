@@ -8,37 +8,49 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kWholeThreads = 384, kWholeComputeThreads = 256;
 // NOTE: 65536 / 384 threads, rounded down to a multiple of 8, is 168: the three add up to 3 * 168.
-inline constexpr int kWholeComputeRegisters = 232, kWholeLoadRegisters = 40;
+constexpr int whole_compute_registers(int width) { return width <= 64 ? 232 : 224; }
+constexpr int whole_load_registers(int width) {
+  return 3 * 168 - 2 * whole_compute_registers(width);
+}
 
-// Barriers, tables, weights; nothing of it changes from head to head.
+// Barriers and the table of rows.
 template <int D>
 __device__ __forceinline__ void begin_whole(const WholeArgs& args, const WholeShared<D>& shared) {
   using Layout = WholeShared<D>;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) {
+  const int* table = reinterpret_cast<const int*>(args.table);
+  for (int i = thread; i < static_cast<int>(sizeof(WholeTable) / 4); i += kWholeThreads) {
+    store_float(shared.base + Layout::kTable + 4 * i, __int_as_float(table[i]));
+  }
+  if (thread == kWholeThreads - 1) {
+#pragma unroll
     for (int i = 0; i < Layout::kSets * kWholeTiles; ++i) {
       barrier_init(shared.landed(0, i), kWholeLoadThreads);
       barrier_init(shared.full(0, i), kWholeLoadThreads);
       barrier_init(shared.empty(0, i), kWholeComputeThreads / 32);
     }
   }
-  const int* table = reinterpret_cast<const int*>(args.table);
-  for (int i = thread; i < static_cast<int>(sizeof(WholeTable) / 4); i += kWholeThreads) {
-    store_float(shared.base + Layout::kTable + 4 * i, __int_as_float(table[i]));
-  }
-  if (thread < kWholeSlots * kWholeSlots) {
-    const int query = thread / kWholeSlots, key = thread % kWholeSlots;
-    const int row = args.table->query_block[query], column = args.table->key_block[key];
-    const bool seen = row >= 0 && column >= 0 && (!args.blocks_before || column <= row);
-    const float weight = seen
-                             ? args.mixing[static_cast<std::int64_t>(row) * args.mixing_row_stride +
-                                           column * args.mixing_column_stride]
-                             : 0.f;
-    store_float(shared.base + Layout::kWeights + 4 * thread, weight);
-    store_float(shared.base + Layout::kWeightsByKey + 4 * (key * kWholeSlots + query), weight);
-    store_float(shared.base + Layout::kSums + 4 * thread, 0.f);
-  }
   __syncthreads();
+}
+
+// The weights of all pairs of slots, which never change, by the computing warpgroups.
+template <int D>
+__device__ __forceinline__ void write_weights(const WholeArgs& args, const WholeShared<D>& shared) {
+  using Layout = WholeShared<D>;
+  static_assert(kWholeSlots * kWholeSlots == kWholeComputeThreads);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int query = thread / kWholeSlots, key = thread % kWholeSlots;
+  const std::uint32_t blocks = shared.base + Layout::kTable + 4 * 2 * kWholeRows;
+  const int row = load_int(blocks + 4 * query);
+  const int column = load_int(blocks + 4 * (kWholeSlots + key));
+  const bool seen = row >= 0 && column >= 0 && (!args.blocks_before || column <= row);
+  const float weight = seen ? args.mixing[static_cast<std::int64_t>(row) * args.mixing_row_stride +
+                                          column * args.mixing_column_stride]
+                            : 0.f;
+  store_float(shared.base + Layout::kWeights + 4 * thread, weight);
+  store_float(shared.base + Layout::kWeightsByKey + 4 * (key * kWholeSlots + query), weight);
+  store_float(shared.base + Layout::kSums + 4 * thread, 0.f);
+  ptx::sync_warps(1, kWholeComputeThreads);
 }
 
 // Adds the slots of a query block up and writes the sums of this thread block's heads.
@@ -46,6 +58,7 @@ template <int D>
 __device__ __forceinline__ void end_whole(const WholeArgs& args, const WholeShared<D>& shared) {
   using Layout = WholeShared<D>;
   if (args.mixing_sums == nullptr) return;
+  asm volatile("griddepcontrol.launch_dependents;\n");  // dense_reduce.cu
   ptx::sync_warps(1, kWholeComputeThreads);
   const int thread = static_cast<int>(threadIdx.x), key = thread / kWholeSlots;
   const int block = thread % kWholeSlots;
@@ -61,16 +74,17 @@ __device__ __forceinline__ void end_whole(const WholeArgs& args, const WholeShar
 template <typename T, int D>
 __global__ void __launch_bounds__(kWholeThreads, 1)
     dense_whole_kernel(const __grid_constant__ WholeArgs args) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const WholeShared<D> shared{ptx::shared_address(memory)};
   begin_whole(args, shared);
   const int warpgroup = warpgroup_index();
   if (warpgroup == 2) {
-    give_registers<kWholeLoadRegisters>();
+    give_registers<whole_load_registers(D)>();
     WholeLoader<T, D>(args, shared).run();
     return;
   }
-  take_registers<kWholeComputeRegisters>();
+  take_registers<whole_compute_registers(D)>();
+  write_weights(args, shared);
 
   SetRing ring;
   std::uint32_t buffer = 0;  // of the row factors

@@ -18,42 +18,56 @@ __device__ __forceinline__ float sum_four_over_warp(const float (&x)[4]) {
   return sum;
 }
 
-// Keys and values of a tile: fragments in registers, or, for wide heads, the tile itself.
+// Keys and values of a tile: in registers, or, for wide heads, where they lie.
 template <typename T, int D>
 struct WholeKeys {
   static constexpr bool kInRegisters = D <= 64;
-  static constexpr int kChunks = D / 8;
-  Fragments<kInRegisters ? D : 8> k, v;
-  std::uint32_t lone_k[4] = {}, lone_v[4] = {};
-  std::uint32_t x, z;
+  WholeTensor<D> x, z;
+  int first;  // row
+  WholeFragments<kInRegisters ? D : 64> k, v;
+  std::uint32_t rest_k[4] = {}, rest_v[4] = {};
 
-  __device__ __forceinline__ WholeKeys(std::uint32_t x, std::uint32_t z) : x(x), z(z) {
+  __device__ __forceinline__ WholeKeys(const WholeTensor<D>& x, const WholeTensor<D>& z, int first)
+      : x(x), z(z), first(first) {
     if constexpr (kInRegisters) {
-      k.load(x);
-      v.load(z);
-    } else if constexpr (kChunks % 2 != 0) {
-      load_lone_chunk<kChunks>(lone_k, x);
-      load_lone_chunk<kChunks>(lone_v, z);
+      k.load(x, first);
+      v.load(z, first);
+    } else {
+      WholeFragments<D>::load_rest(rest_k, x, first);
+      WholeFragments<D>::load_rest(rest_v, z, first);
     }
   }
   __device__ __forceinline__ void issue(float (&s)[kTile / 2], float (&dp)[kTile / 2],
-                                        std::uint32_t queries, std::uint32_t gradients) const {
+                                        const WholeTensor<D>& queries,
+                                        const WholeTensor<D>& gradients, int row) const {
     if constexpr (kInRegisters) {
-      issue_scores<T, D, kTile>(s, k, queries);
-      issue_scores<T, D, kTile>(dp, v, gradients);
+      issue_whole_scores<T, D>(s, k, queries, row);
+      issue_whole_scores<T, D>(dp, v, gradients, row);
     } else {
-      issue_shared_scores<T, D>(s, x, lone_k, queries);
-      issue_shared_scores<T, D>(dp, z, lone_v, gradients);
+      issue_shared_scores<T, D>(s, x, first, rest_k, queries, row);
+      issue_shared_scores<T, D>(dp, z, first, rest_v, gradients, row);
     }
   }
   // phi(k) of this thread's pair of columns.
-  __device__ __forceinline__ std::uint32_t pair(int group, int row) const {
+  __device__ __forceinline__ std::uint32_t pair(int group, int i) const {
     if constexpr (kInRegisters) {
-      return k.pair(group, row);
+      return k.pair(group, i);
     } else {
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
       return static_cast<std::uint32_t>(
-          load_int(x + ((2 * warp + row) * kChunks + group) * kCore + lane * 4));
+          load_int(x.chunk(first + warp * 16 + lane / 4 + 8 * i, group) + lane % 4 * 4));
+    }
+  }
+  // Writes a gradient by way of this warp's stage, or of its rows of the tile, which nothing reads
+  // again.
+  __device__ __forceinline__ void store(const RowTensor& tensor, const WholeShared<D>& shared,
+                                        const WholeHead& at, int width, const WholeTensor<D>& rows,
+                                        const std::uint32_t (&words)[D / 8][2]) const {
+    const std::uint32_t tokens = shared.key_tokens() + first * 4;
+    if constexpr (kInRegisters) {
+      store_staged<T, D>(tensor, at, tokens, width, shared.stage(), 0, words);
+    } else {
+      store_staged<T, D>(tensor, at, tokens, width, rows, first + threadIdx.x / 32 % 4 * 16, words);
     }
   }
 };
@@ -63,39 +77,43 @@ template <typename T, int D>
 __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const WholeShared<D>& shared,
                                                const WholeHead& at, int tile, bool last) {
   using Layout = WholeShared<D>;
-  constexpr int kChunks = D / 8, kSlotsOfTile = kTile / kSlotRows;
+  constexpr int kSlotsOfTile = kTile / kSlotRows;
   const int warp = threadIdx.x / 32 % 4;
   const std::uint32_t slot = (tile * kSlotsOfTile + warp) * kWholeSlots * 4;
   const std::uint32_t weights = shared.base + Layout::kWeightsByKey + slot;
-  const std::uint32_t queries = shared.x(at.queries.set), gradients = shared.z(at.queries.set);
-  const std::uint32_t offset = tile * Layout::kTileBytes;
-  const WholeKeys<T, D> keys(shared.x(at.keys.set) + offset, shared.z(at.keys.set) + offset);
-  if constexpr (WholeKeys<T, D>::kInRegisters) release(shared.empty(at.keys.set, tile));
-
+  const WholeTensor<D> queries = shared.x(at.queries.set), gradients = shared.z(at.queries.set);
+  const WholeKeys<T, D> keys(shared.x(at.keys.set), shared.z(at.keys.set), tile * kTile);
   float s[kTile / 2], dp[kTile / 2];
-  // P in place of S, dS in place of dP, and the sums of E
-  const auto weigh = [&](int column_tile) {
-    const float4 m = load_shared_4(weights + column_tile * 16);
+  // Scale and mean of this thread's two queries in a group of 8
+  const auto load_factors = [&](float4(&f)[2], int column_tile, int k) {
+    const std::uint32_t from = at.factors + (column_tile * kTile + k * kSlotRows) * 8 +
+                               threadIdx.x % 4 * 16;
+    f[0] = load_shared_4(from);
+    f[1] = load_shared_4(from + 64);
+  };
+  // P in place of S, dS in place of dP, and the sums of E; m and f: weights of the column tile and
+  // factors of its first slot.
+  const auto weigh = [&](int column_tile, const float4& m, float4(&f)[2]) {
     const float weight[4] = {m.x, m.y, m.z, m.w};
-    const std::uint32_t factors = at.factors + column_tile * kTile * 8 + threadIdx.x % 4 * 16;
     float sums[4];
 #pragma unroll
     for (int k = 0; k < kSlotsOfTile; ++k) {
+      float4 next[2] = {};
+      if (k + 1 < kSlotsOfTile) load_factors(next, column_tile, k + 1);
       float sum = 0.f;
 #pragma unroll
-      for (int g = 2 * k; g < 2 * k + 2; ++g) {
-        const float4 f = load_shared_4(factors + g * 64);  // scale and mean of two queries
-        const float scale[2] = {f.x, f.z}, mean[2] = {f.y, f.w};
-        const float both[2] = {f.x * weight[k], f.z * weight[k]};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float a = s[4 * g + i] * scale[i % 2], b = dp[4 * g + i] - mean[i % 2];
-          sum = fmaf(a, b, sum);
-          s[4 * g + i] = a * weight[k];
-          dp[4 * g + i] = b * both[i % 2];
-        }
+      for (int i = 0; i < 4; ++i) {  // a column, two rows
+        const int e = 8 * k + i / 2 * 4 + i % 2;
+        const float scale = i % 2 ? f[i / 2].z : f[i / 2].x;
+        const float mean = i % 2 ? f[i / 2].w : f[i / 2].y;
+        const float both = scale * weight[k];
+        const float a = dp[e] - mean, b = dp[e + 2] - mean;
+        sum = fmaf(scale, fmaf(s[e], a, s[e + 2] * b), sum);
+        s[e] *= both, s[e + 2] *= both;
+        dp[e] = a * both, dp[e + 2] = b * both;
       }
       sums[k] = sum;
+      f[0] = next[0], f[1] = next[1];
     }
     // NOTE: the sums of a key slot belong to one warp, so additions keep their order.
     const float sum = sum_four_over_warp(sums);
@@ -114,62 +132,75 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
       ds[i / 4][i % 4] = pack_pair<T>(dp[2 * i], dp[2 * i + 1]);
     }
   };
-  float dk[D / 2] = {}, dv[D / 2] = {};
-  const auto issue_gradients = [&](int column_tile) {
-    const std::uint32_t from = column_tile * Layout::kTileBytes;
-#pragma unroll
-    for (int step = 0; step < kTile / 16; ++step) {
-      wgmma<T, D, true, true>(dv, p[step], tokens_inner<kChunks>(gradients + from, step));
-      wgmma<T, D, true, true>(dk, ds[step], tokens_inner<kChunks>(queries + from, step));
-    }
-    wgmma_commit();
+  WholeSum<D> dk, dv;
+  const auto issue_dv = [&](int column_tile, int step) {
+    dv.template issue<T>(p[step], gradients, column_tile * kTile + step * 16);
+  };
+  const auto issue_dk = [&](int column_tile, int step) {
+    dk.template issue<T>(ds[step], queries, column_tile * kTile + step * 16);
   };
 
   // NOTE: every product has finished where the loop turns; ptxas serialises them otherwise.
   wgmma_fence();
-  keys.issue(s, dp, queries, gradients);
+  keys.issue(s, dp, queries, gradients, 0);
   wgmma_commit();
+  float4 m = load_shared_4(weights), f[2];
+  load_factors(f, 0, 0);
   wgmma_wait<0>();
-  weigh(0);
+  // NOTE: an arrival may overtake the loads of the fragments, but not products that read them.
+  if constexpr (WholeKeys<T, D>::kInRegisters) release(shared.empty(at.keys.set, tile));
+  weigh(0, m, f);
+  // NOTE: asked for early, or their first use waits between the products.
+  const auto load_next = [&](int c) {
+    const int next = min(c + 1, kWholeTiles - 1);
+    m = load_shared_4(weights + next * 16);
+    load_factors(f, next, 0);
+  };
+  load_next(0);
   round();
 #pragma unroll 1
   for (int c = 1; c < kWholeTiles; ++c) {
     wgmma_fence();
-    keys.issue(s, dp, queries + c * Layout::kTileBytes, gradients + c * Layout::kTileBytes);
+    keys.issue(s, dp, queries, gradients, c * kTile);
     wgmma_commit();
-    issue_gradients(c - 1);
+#pragma unroll
+    for (int step = 0; step < kTile / 16; ++step) {
+      issue_dv(c - 1, step);
+      issue_dk(c - 1, step);
+    }
+    wgmma_commit();
     wgmma_wait<1>();
-    weigh(c);
+    weigh(c, m, f);
+    load_next(c);
     wgmma_wait<0>();
     if (last) release(shared.empty(at.queries.set, c - 1));
     round();
   }
+
+  // The last of d_v, then the last of d_k beside writing d_v
   wgmma_fence();
-  issue_gradients(kWholeTiles - 1);
+#pragma unroll
+  for (int step = 0; step < kTile / 16; ++step) issue_dv(kWholeTiles - 1, step);
+  wgmma_commit();
+#pragma unroll
+  for (int step = 0; step < kTile / 16; ++step) issue_dk(kWholeTiles - 1, step);
+  wgmma_commit();
+  wgmma_wait<1>();
+  std::uint32_t words[D / 8][2];
+#pragma unroll
+  for (int g = 0; g < D / 8; ++g) {
+    words[g][0] = pack_pair<T>(dv[4 * g], dv[4 * g + 1]);
+    words[g][1] = pack_pair<T>(dv[4 * g + 2], dv[4 * g + 3]);
+  }
+  keys.store(args.d_v, shared, at, args.dv, keys.z, words);
   wgmma_wait<0>();
   if (last) release(shared.empty(at.queries.set, kWholeTiles - 1));
 
   // Feature map, write
-  const Slope<T> slope(args.feature);
-  const std::uint32_t tokens = shared.key_tokens() + tile * kTile * 4;
-  std::uint32_t words[kChunks][2];
-#pragma unroll
-  for (int g = 0; g < kChunks; ++g) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float2 phi = unpack_pair<T>(keys.pair(g, i));
-      words[g][i] = pack_pair<T>(dk[4 * g + 2 * i] * slope(phi.x),
-                                 dk[4 * g + 2 * i + 1] * slope(phi.y));
-    }
-  }
+  const float one[2] = {1.f, 1.f};
+  round_rows<T, D>(words, dk, one, args.feature, [&](int g, int i) { return keys.pair(g, i); });
+  keys.store(args.d_k, shared, at, args.dk, keys.x, words);
   if constexpr (!WholeKeys<T, D>::kInRegisters) release(shared.empty(at.keys.set, tile));
-  store_whole_rows<T, D>(args.d_k, at, tokens, args.dk, words);
-#pragma unroll
-  for (int g = 0; g < kChunks; ++g) {
-    words[g][0] = pack_pair<T>(dv[4 * g], dv[4 * g + 1]);
-    words[g][1] = pack_pair<T>(dv[4 * g + 2], dv[4 * g + 3]);
-  }
-  store_whole_rows<T, D>(args.d_v, at, tokens, args.dv, words);
 }
 
 }  // namespace mhla::cuda::sm90

@@ -3,13 +3,13 @@
 #pragma once
 
 #include "mhla/cuda/sm90/barrier.cuh"
-#include "mhla/cuda/sm90/dense_whole.h"
+#include "mhla/cuda/sm90/dense_load.cuh"
+#include "mhla/cuda/sm90/dense_whole_tile.cuh"
 #include "mhla/cuda/sm90/feature_pair.cuh"
-#include "mhla/cuda/sm90/wgmma.cuh"
 
 namespace mhla::cuda::sm90 {
 
-inline constexpr int kWholeTiles = kWholeRows / kTile;
+inline constexpr int kStageRow = 144;         // bytes, so that eight rows meet different banks
 inline constexpr int kWholeLoadThreads = 64;  // that copy, and as many that map
 
 // Three sets of two tensors with 256 rows each. Keys and values of a head lie in one set, queries
@@ -19,26 +19,34 @@ inline constexpr int kWholeLoadThreads = 64;  // that copy, and as many that map
 template <int D>
 struct WholeShared {
   static constexpr int kSets = 3;
-  static constexpr int kTileBytes = kTile * D * 2, kTensorBytes = kWholeTiles * kTileBytes;
-  static constexpr int kSetBytes = 2 * kTensorBytes;
+  static constexpr int kSetBytes = 2 * WholeTensor<D>::kBytes;
   static constexpr int kFactors = kSets * kSetBytes;  // [2 heads][256 queries] RowFactor
   static constexpr int kWeights = kFactors + 2 * kWholeRows * 8;  // [query][key slot]
   static constexpr int kWeightsByKey = kWeights + kWholeSlots * kWholeSlots * 4;  // [key][query]
   static constexpr int kSums = kWeightsByKey + kWholeSlots * kWholeSlots * 4;     // [key][query]
   static constexpr int kTable = kSums + kWholeSlots * kWholeSlots * 4;            // WholeTable
   static constexpr int kBarriers = kTable + static_cast<int>(sizeof(WholeTable));
-  static constexpr int kBytes = kBarriers + kSets * kWholeTiles * 24;
+  // A warp's 16 rows on their way to global memory, where there is room for them.
+  static constexpr int kStage = (kBarriers + kSets * kWholeTiles * 24 + 127) / 128 * 128;
+  static constexpr int kStageBytes = D <= 64 ? kSlotRows * 128 : 0;
+  static constexpr int kBytes = kStage + 8 * kStageBytes;
   static_assert(kBytes <= 232448 && kBarriers % 8 == 0);
 
   std::uint32_t base;
 
-  __device__ std::uint32_t x(int set) const { return base + set * kSetBytes; }
-  __device__ std::uint32_t z(int set) const { return x(set) + kTensorBytes; }
+  // x: what passes the feature map, k or q; z: v or d_o.
+  __device__ WholeTensor<D> x(int set) const { return {base + set * kSetBytes}; }
+  __device__ WholeTensor<D> z(int set) const {
+    return {base + set * kSetBytes + WholeTensor<D>::kBytes};
+  }
   __device__ std::uint32_t landed(int set, int tile) const {
     return base + kBarriers + (set * kWholeTiles + tile) * 24;
   }
   __device__ std::uint32_t full(int set, int tile) const { return landed(set, tile) + 8; }
   __device__ std::uint32_t empty(int set, int tile) const { return landed(set, tile) + 16; }
+  __device__ WholeTensor<D> stage() const {  // of this computing warp
+    return {base + kStage + threadIdx.x / 32 * kStageBytes};
+  }
   __device__ std::uint32_t query_tokens() const { return base + kTable; }
   __device__ std::uint32_t key_tokens() const { return base + kTable + kWholeRows * 4; }
 };
@@ -55,6 +63,13 @@ __device__ __forceinline__ int load_int(std::uint32_t from) {
   int x;
   asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(x) : "r"(from) : "memory");
   return x;
+}
+
+__device__ __forceinline__ void load_chunk(std::uint32_t (&w)[4], std::uint32_t from) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(from)
+               : "memory");
 }
 
 template <typename T, int D>
@@ -78,9 +93,6 @@ class WholeLoader {
   }
 
  private:
-  static constexpr int kChunks = D / 8;
-  using Layout = WholeShared<D>;
-
   // The order in which the two warpgroups take the tiles of a set.
   __device__ static int tile_at(int i) { return i % 2 * 2 + i / 2; }
 
@@ -95,50 +107,58 @@ class WholeLoader {
     const T* from_x = x.head<T>(batch, head);
     const T* from_z = z.head<T>(batch, head);
     for (int i = 0; i < kWholeTiles; ++i) {
-      const int tile = tile_at(i), offset = tile * Layout::kTileBytes;
+      const int tile = tile_at(i);
       barrier_wait(shared_.empty(ring.set, tile), ring.parity ^ 1);
-      copy_tile(shared_.x(ring.set) + offset, from_x, static_cast<int>(x.token_stride),
-                tokens + tile * kTile * 4, args_.dk);
-      copy_tile(shared_.z(ring.set) + offset, from_z, static_cast<int>(z.token_stride),
-                tokens + tile * kTile * 4, args_.dv);
+      // NOTE: a thread's rows lie together in the table, not in the tile: a warp copies four whole
+      // rows at a time.
+      const int first = tile * kTile + thread_ / 8 * 8;
+      int token[8];
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(token[j]), "=r"(token[j + 1]), "=r"(token[j + 2]), "=r"(token[j + 3])
+                     : "r"(tokens + (first + j) * 4)
+                     : "memory");
+      }
+      copy_rows(shared_.x(ring.set), from_x, static_cast<int>(x.token_stride), token, first,
+                args_.dk);
+      copy_rows(shared_.z(ring.set), from_z, static_cast<int>(z.token_stride), token, first,
+                args_.dv);
+      if constexpr (D > 64) {
+        const int row = tile * kTile + thread_, of_row = load_int(tokens + row * 4);
+        copy_chunk(shared_.x(ring.set), from_x, static_cast<int>(x.token_stride), of_row, row, 8,
+                   args_.dk);
+        copy_chunk(shared_.z(ring.set), from_z, static_cast<int>(z.token_stride), of_row, row, 8,
+                   args_.dv);
+      }
       arrive_when_copied(shared_.landed(ring.set, tile));
     }
   }
-
-  // A warp takes 8 rows of 64 bytes; zeros where a row is empty and past the width.
-  __device__ void copy_tile(std::uint32_t tile, const T* from, int stride, std::uint32_t tokens,
-                            int width) const {
-    copy_rows<8>(tile, from, stride, tokens, width, 0, thread_ / 8);
-    if constexpr (kChunks == 9) {
-      copy_rows<1>(tile, from, stride, tokens, width, thread_ / 8, 8);
+  __device__ void copy_rows(const WholeTensor<D>& to, const T* from, int stride,
+                            const int (&token)[8], int first, int width) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      copy_chunk(to, from, stride, token[i], first + i, thread_ % 8, width);
     }
   }
-  template <int kGroups>
-  __device__ void copy_rows(std::uint32_t tile, const T* from, int stride, std::uint32_t tokens,
-                            int width, int first_group, int chunk) const {
-    const std::uint32_t row = tokens + (first_group * 8 + thread_ % 8) * 4;
-    const std::uint32_t to = tile + (first_group * kChunks + chunk) * kCore + thread_ % 8 * 16;
-    const bool inside = chunk * 8 < width;
-    from += chunk * 8;
-#pragma unroll 4
-    for (int g = 0; g < kGroups; ++g) {
-      const int token = load_int(row + g * 32);
-      const bool valid = inside && token >= 0;
-      copy_async_16(to + g * kChunks * kCore,
-                    from + (valid ? static_cast<std::int64_t>(token) * stride : 0), valid);
-    }
+  // Zeros where a row is empty and past the width.
+  __device__ void copy_chunk(const WholeTensor<D>& to, const T* from, int stride, int token,
+                             int row, int chunk, int width) const {
+    const bool valid = token >= 0 && chunk * 8 < width;
+    copy_async_16(to.chunk(row, chunk),
+                  from + (valid ? static_cast<std::int64_t>(token) * stride + chunk * 8 : 0),
+                  valid);
   }
 
   __device__ void map_set(const SetRing& ring, std::uint32_t tokens) const {
+    const WholeTensor<D> x = shared_.x(ring.set);
     for (int i = 0; i < kWholeTiles; ++i) {
       const int tile = tile_at(i);
-      const std::uint32_t x = shared_.x(ring.set) + tile * Layout::kTileBytes;
-      const std::uint32_t rows = tokens + tile * kTile * 4;
       barrier_wait(shared_.landed(ring.set, tile), ring.parity);
       switch (args_.feature) {
-        case Feature::relu_eps: map_tile<Feature::relu_eps>(x, rows); break;
-        case Feature::relu: map_tile<Feature::relu>(x, rows); break;
-        case Feature::elu1: map_tile<Feature::elu1>(x, rows); break;
+        case Feature::relu_eps: map_tile<Feature::relu_eps>(x, tile, tokens); break;
+        case Feature::relu: map_tile<Feature::relu>(x, tile, tokens); break;
+        case Feature::elu1: map_tile<Feature::elu1>(x, tile, tokens); break;
         case Feature::identity: break;
       }
       fence_async();
@@ -148,26 +168,35 @@ class WholeLoader {
 
   // NOTE: empty rows and columns past dk stay zero, phi(0) need not be.
   template <Feature kFeature>
-  __device__ void map_tile(std::uint32_t tile, std::uint32_t tokens) const {
-#pragma unroll 2
-    for (int i = 0; i < kChunks; ++i) {
-      const int unit = i * kWholeLoadThreads + thread_, chunk = unit / 8 % kChunks;
-      const std::uint32_t at = tile + unit * 16;
-      std::uint32_t w[4];
-      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-                   : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                   : "r"(at)
-                   : "memory");
-      bool keep = chunk * 8 < args_.dk;  // dk is a multiple of 8
-      if (args_.padded) {
-        keep = keep && load_int(tokens + (unit / 8 / kChunks * 8 + unit % 8) * 4) >= 0;
-      }
+  __device__ void map_tile(const WholeTensor<D>& x, int tile, std::uint32_t tokens) const {
+    constexpr int kBatch = 4;  // loads in flight
+    const int row = tile * kTile + thread_ / 8, chunk = thread_ % 8 ^ (row % 8);
+    const std::uint32_t at = x.at + tile * kTile * 128 + thread_ * 16;
+#pragma unroll 1
+    for (int first = 0; first < 8; first += kBatch) {
+      std::uint32_t w[kBatch][4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) w[j] = keep ? feature_pair<T, kFeature>(w[j]) : 0u;
-      asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(at), "r"(w[0]), "r"(w[1]),
-                   "r"(w[2]), "r"(w[3])
-                   : "memory");
+      for (int i = 0; i < kBatch; ++i) load_chunk(w[i], at + (first + i) * 1024);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        map_chunk<kFeature>(w[i], row + (first + i) * 8, chunk, tokens);
+        store_chunk(at + (first + i) * 1024, w[i]);
+      }
     }
+    if constexpr (D > 64) {
+      std::uint32_t w[4];
+      const int last = tile * kTile + thread_;
+      load_chunk(w, x.chunk(last, 8));
+      map_chunk<kFeature>(w, last, 8, tokens);
+      store_chunk(x.chunk(last, 8), w);
+    }
+  }
+  template <Feature kFeature>
+  __device__ void map_chunk(std::uint32_t (&w)[4], int row, int chunk, std::uint32_t tokens) const {
+    bool keep = chunk * 8 < args_.dk;  // dk is a multiple of 8
+    if (args_.padded) keep = keep && load_int(tokens + row * 4) >= 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) w[j] = keep ? feature_pair<T, kFeature>(w[j]) : 0u;
   }
 
   const WholeArgs& args_;

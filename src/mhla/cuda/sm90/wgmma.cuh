@@ -71,6 +71,7 @@ __device__ __forceinline__ void wgmma_wait() {
   ",%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115" \
   ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define MHLA_G(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define MHLA_D1(C) MHLA_G(C, 0)
 #define MHLA_D2(C) MHLA_G(C, 0), MHLA_G(C, 4)
 #define MHLA_D4(C) MHLA_D2(C), MHLA_G(C, 8), MHLA_G(C, 12)
 #define MHLA_D5(C) MHLA_D4(C), MHLA_G(C, 16)
@@ -115,6 +116,7 @@ __device__ __forceinline__ void wgmma_wait() {
 template <typename T, int kN, bool kTokensInner, bool kAccumulate>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       const Operand& b) {
+  MHLA_WGMMA(8, 1, 4, 5, 6, 7, 8, 9, 10, 11);
   MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22, 23);
   MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26, 27);
   MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38, 39);
