@@ -104,8 +104,21 @@ class WholeLoader {
 
   __device__ void copy_set(const SetRing& ring, const RowTensor& x, const RowTensor& z, int batch,
                            int head, std::uint32_t tokens) const {
-    const T* from_x = x.head<T>(batch, head);
-    const T* from_z = z.head<T>(batch, head);
+    if (!args_.padded && args_.dk == D && args_.dv == D) {
+      copy_set<true>(ring, x, z, batch, head, tokens);
+    } else {
+      copy_set<false>(ring, x, z, batch, head, tokens);
+    }
+  }
+  // kAll: no row is empty, and no column is past the width. NOTE: few instructions count here,
+  // since the first head waits for all of them.
+  template <bool kAll>
+  __device__ void copy_set(const SetRing& ring, const RowTensor& x, const RowTensor& z, int batch,
+                           int head, std::uint32_t tokens) const {
+    const Source from_x{x.head<T>(batch, head), static_cast<int>(x.token_stride), args_.dk};
+    const Source from_z{z.head<T>(batch, head), static_cast<int>(z.token_stride), args_.dv};
+    const WholeTensor<D> to_x = shared_.x(ring.set), to_z = shared_.z(ring.set);
+#pragma unroll 1
     for (int i = 0; i < kWholeTiles; ++i) {
       const int tile = tile_at(i);
       barrier_wait(shared_.empty(ring.set, tile), ring.parity ^ 1);
@@ -120,34 +133,37 @@ class WholeLoader {
                      : "r"(tokens + (first + j) * 4)
                      : "memory");
       }
-      copy_rows(shared_.x(ring.set), from_x, static_cast<int>(x.token_stride), token, first,
-                args_.dk);
-      copy_rows(shared_.z(ring.set), from_z, static_cast<int>(z.token_stride), token, first,
-                args_.dv);
+      copy_rows<kAll>(to_x, from_x, token, first);
+      copy_rows<kAll>(to_z, from_z, token, first);
       if constexpr (D > 64) {
         const int row = tile * kTile + thread_, of_row = load_int(tokens + row * 4);
-        copy_chunk(shared_.x(ring.set), from_x, static_cast<int>(x.token_stride), of_row, row, 8,
-                   args_.dk);
-        copy_chunk(shared_.z(ring.set), from_z, static_cast<int>(z.token_stride), of_row, row, 8,
-                   args_.dv);
+        copy_chunk<kAll>(to_x.chunk(row, 8), from_x, of_row, 8);
+        copy_chunk<kAll>(to_z.chunk(row, 8), from_z, of_row, 8);
       }
       arrive_when_copied(shared_.landed(ring.set, tile));
     }
   }
-  __device__ void copy_rows(const WholeTensor<D>& to, const T* from, int stride,
-                            const int (&token)[8], int first, int width) const {
+
+  struct Source {
+    const T* data;
+    int stride, width;
+  };
+  template <bool kAll>
+  __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to, const Source& from,
+                                            const int (&token)[8], int first) const {
+    const std::uint32_t row = to.at + first * 128;  // a multiple of 8
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      copy_chunk(to, from, stride, token[i], first + i, thread_ % 8, width);
+      copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i], thread_ % 8);
     }
   }
   // Zeros where a row is empty and past the width.
-  __device__ void copy_chunk(const WholeTensor<D>& to, const T* from, int stride, int token,
-                             int row, int chunk, int width) const {
-    const bool valid = token >= 0 && chunk * 8 < width;
-    copy_async_16(to.chunk(row, chunk),
-                  from + (valid ? static_cast<std::int64_t>(token) * stride + chunk * 8 : 0),
-                  valid);
+  template <bool kAll>
+  __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from, int token,
+                                             int chunk) const {
+    const bool valid = kAll || (token >= 0 && chunk * 8 < from.width);
+    const auto offset = static_cast<std::int64_t>(kAll || valid ? token : 0) * from.stride;
+    copy_async_16(to, from.data + offset + (kAll || valid ? chunk * 8 : 0), valid);
   }
 
   __device__ void map_set(const SetRing& ring, std::uint32_t tokens) const {
