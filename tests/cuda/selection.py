@@ -101,6 +101,14 @@ def batches():
     ]
 
 
+def whole_heads():
+    """What the backward of whole heads (cuda.dense) adds: several slots of 16 rows in a block."""
+    return [
+        Case(sequence(200, block=256)),  # one block: d_mixing cancels to zero
+        Case(sequence(256, block=16), layout_k=sequence(200, blocks=5), heads=3),
+    ]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -111,7 +119,8 @@ def small(case):
     return pairs * (case.layout.tokens + len(case.layout.boxes) ** 2) < 2**28
 
 
-ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches())
+ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
+             whole_heads())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
