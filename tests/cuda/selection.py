@@ -109,6 +109,31 @@ def whole_heads():
     ]
 
 
+def boxes():
+    """Blocks of 64 tokens, which cuda.fused fetches as boxes: shapes of box, numbers of blocks and
+    heads that leave thread blocks without work, tensors that the copy engine cannot address."""
+    square, wide = grid((32, 32), block=(8, 8)), grid((56, 56), block=(8, 8))
+    return [
+        Case(square, strides="fused", heads=3, batch=3),
+        Case(square, strides="heads_first", normalizer="none", scale=0.125),
+        Case(square, strides="misaligned"),
+        Case(square, feature_map="elu1"),
+        Case(square, feature_map="identity"),
+        Case(square, feature_map="relu", per_head=True, heads=3),
+        Case(square, batch=67, heads=6, strides="fused"),
+        Case(sequence(64, block=64)),
+        Case(sequence(832, block=64), batch=7, heads=5),
+        Case(sequence(128, block=64), layout_k=grid((16, 40), block=(8, 8))),
+        Case(grid((16, 24), block=(16, 4)), layout_k=sequence(576, block=64)),
+        Case(wide, dk=32, strides="fused", batch=37, heads=5),
+        Case(wide, dk=32, strides="misaligned"),
+        Case(grid((64, 64), block=(8, 8)), dk=32, feature_map="elu1", per_head=True),
+        Case(grid((16, 16), block=(8, 8)), dk=32, eps=0.5, scale=0.25),
+        Case(sequence(1088, block=64), dk=32, normalizer="none", batch=3, heads=5),
+        Case(sequence(2112, block=64), layout_k=sequence(192, block=64), dk=32, per_head=True),
+    ]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -120,11 +145,13 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads())
+             whole_heads() + boxes())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
     Case(grid((16, 16), block=(4, 4)), batch=16, heads=6, normalizer="shared_position"),
+    Case(grid((32, 32), block=(8, 8)), batch=16, heads=6),
+    Case(grid((56, 56), block=(8, 8)), batch=16, heads=6, dk=32),
 ]
 if not torch.cuda.is_available():
     ALL = [case for case in ALL if small(case)]

@@ -1,5 +1,6 @@
-// The implementation "cuda.fused": the linear form of one head inside one thread block, for
-// summaries that fit its shared memory. The backward is that of "cuda.dense" or "cuda.linear".
+// The implementation "cuda.fused": the linear form of one head on chip. Blocks of 64 tokens go
+// through a cluster of thread blocks, other blocks and the forward of width 64 through one. What
+// has no backward on chip has that of "cuda.dense" or "cuda.linear".
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +9,7 @@
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/fused_args.h"
+#include "mhla/cuda/sm90/fused_maps.h"
 
 namespace mhla::cuda {
 namespace {
@@ -61,8 +63,40 @@ std::optional<Shape> shape_of(const Problem& problem) {
   return shape;
 }
 
+// Both layouts as boxes of 64 tokens, and how a cluster shares their blocks.
+struct BoxPlan {
+  BoxGrid q, k;
+  int width, most_blocks, padded_blocks;
+  struct Way {
+    int size;          // thread blocks of a cluster; 0 when there is no kernel
+    int clusters = 0;  // that the device runs side by side
+  };
+  Way forward, backward;
+};
+
+// All but what depends on the device.
+std::optional<BoxPlan> box_plan(const Problem& problem) {
+  const auto q = box_grid(problem.layout), k = box_grid(problem.keys());
+  if (!q || !k || problem.dk != problem.dv || (problem.dk != 32 && problem.dk != 64)) {
+    return std::nullopt;
+  }
+  const int width = static_cast<int>(problem.dk), most = std::max(q->blocks, k->blocks);
+  const int forward = box_cluster(width, most, false), backward = box_cluster(width, most, true);
+  if (forward == 0 && backward == 0) return std::nullopt;
+  // Numbers of heads run a few clusters past the last.
+  if (problem.batch * problem.heads > 0x7fffffff - 16 * kMostClusters) return std::nullopt;
+  return BoxPlan{.q = *q,
+                 .k = *k,
+                 .width = width,
+                 .most_blocks = most,
+                 .padded_blocks = box_padded_blocks(width, most),
+                 .forward = {.size = forward},
+                 .backward = {.size = backward}};
+}
+
 struct Prepared {
   Shape shape;
+  std::optional<BoxPlan> boxes;
   int processors = 1;
   DeviceTable<DeviceBlock> q_blocks, k_blocks;
   PlanData backward;  // the plan of the implementation that serves it
@@ -87,15 +121,18 @@ std::optional<std::string> refuses(const Problem& problem) {
   return std::nullopt;
 }
 
-// A head per multiprocessor at a time: whole waves of heads. The bandwidth is what the kernel
-// reached on an H200 (docs/kernels/fused.md); narrow rows cost more instructions a byte.
+// The bandwidths are what the kernels reached on an H200 (docs/kernels/fused.md); narrow rows cost
+// more instructions a byte. Without clusters a multiprocessor takes one head at a time: whole
+// waves.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  constexpr double kProcessors = 132, kLaunch = 4e-6;
+  constexpr double kProcessors = 132, kLaunch = 4e-6, kClusterRate = 2.1e12;
+  const double bytes = linear_cost(problem).forward_bytes;
+  const auto boxes = box_plan(problem);
+  if (boxes && boxes->forward.size > 0) return kLaunch + bytes / kClusterRate;
   const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double heads = static_cast<double>(problem.batch * problem.heads);
   const double waves = std::max(1.0, std::ceil(heads / kProcessors));
-  const double bytes_per_head = linear_cost(problem).forward_bytes / std::max(heads, 1.0);
-  return kLaunch + waves * bytes_per_head * kProcessors / bandwidth;
+  return kLaunch + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
 }
 
 // Which of the others goes backward: the one that would go forward faster.
@@ -106,8 +143,17 @@ const Implementation& backward_implementation(const Problem& problem) {
 }
 
 std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
+// Partial sums of the weights' gradient; memory of the other implementation for tensors that the
+// copy engine cannot address.
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  return backward_implementation(problem).backward_workspace(problem, options);
+  const std::size_t other = backward_implementation(problem).backward_workspace(problem, options);
+  const auto boxes = box_plan(problem);
+  if (!boxes) return other;
+  const auto matrix = static_cast<std::size_t>(boxes->padded_blocks) * boxes->padded_blocks;
+  std::int64_t clusters = problem.batch * problem.heads;
+  if (!problem.mixing_per_head) clusters = std::min<std::int64_t>(clusters, kMostClusters);
+  return std::max(
+      other, static_cast<std::size_t>(clusters) * boxes->backward.size * matrix * sizeof(float));
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -117,15 +163,107 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
       "cudaDeviceGetAttribute");
+  auto boxes = box_plan(problem);
+  if (boxes) {
+    const auto measure = [&](BoxPlan::Way& way, bool backward) {
+      if (way.size == 0) return;
+      way.clusters = box_active_clusters(boxes->width, boxes->most_blocks, backward);
+    };
+    measure(boxes->forward, false);
+    measure(boxes->backward, true);
+  }
+  // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
+  std::shared_ptr<const void> other_prepared = other.prepare(problem);
+  PlanData backward{.problem = problem, .options = {}, .implementation = &other};
+  backward.prepared = std::move(other_prepared);
   return std::make_shared<Prepared>(
       Prepared{.shape = *shape_of(problem),
+               .boxes = std::move(boxes),
                .processors = processors,
                .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
                .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
-               .backward = {.problem = problem,
-                            .options = {},
-                            .implementation = &other,
-                            .prepared = other.prepare(problem)}});
+               .backward = std::move(backward)});
+}
+
+bool have_tensor_maps(std::initializer_list<TensorView> views) {
+  return std::all_of(views.begin(), views.end(), [](const TensorView& view) {
+    return !view.defined() || (view.size() > 0 && has_tensor_map(view));
+  });
+}
+
+// What forward and backward of the cluster kernels share.
+BoxArgs box_args(const Problem& problem, const BoxPlan& plan, const BoxPlan::Way& way,
+                 const TensorView& mixing) {
+  BoxArgs args{};
+  args.q_grid = plan.q;
+  args.k_grid = plan.k;
+  args.items = static_cast<int>(problem.batch * problem.heads);
+  args.heads = static_cast<int>(problem.heads);
+  args.slots = (plan.most_blocks + way.size - 1) / way.size;
+  args.slots_inverse = box_inverse(args.slots);
+  args.map = feature_map(problem.feature_map, problem.dtype);
+  args.scale = static_cast<float>(problem.scale);
+  args.eps = static_cast<float>(problem.denominator_eps());
+  args.normalize = problem.normalizer == Normalizer::exact;
+  args.mixing = static_cast<const float*>(mixing.data);
+  args.mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0;
+  args.mixing_row_stride = mixing.strides[mixing.rank - 2];
+  return args;
+}
+BoxLaunch box_launch(const BoxArgs& args, const BoxPlan& plan, bool backward, Stream stream) {
+  return {.width = plan.width,
+          .blocks = plan.most_blocks,
+          .backward = backward,
+          .clusters = std::min(args.items, (backward ? plan.backward : plan.forward).clusters),
+          .stream = stream};
+}
+
+void box_forward(const Problem& problem, const BoxPlan& plan, const ForwardInputs& inputs,
+                 const ForwardOutputs& outputs, Stream stream) {
+  BoxArgs args = box_args(problem, plan, plan.forward, inputs.mixing);
+  args.q = tensor_map(inputs.q, problem.layout);
+  args.k = tensor_map(inputs.k, problem.keys());
+  args.v = tensor_map(inputs.v, problem.keys());
+  args.o = tensor_map(outputs.o, problem.layout);
+  launch_boxes(box_launch(args, plan, false, stream), args);
+}
+
+void box_backward(const Problem& problem, const BoxPlan& plan, const BackwardInputs& inputs,
+                  const BackwardOutputs& outputs, const Workspace& workspace, Stream stream) {
+  BoxArgs args = box_args(problem, plan, plan.backward, inputs.mixing);
+  const auto output = [](TensorMap& map, int& has, const TensorView& view,
+                         const BlockLayout& layout) {
+    has = view.defined();
+    if (has) map = tensor_map(view, layout);
+  };
+  args.q = tensor_map(inputs.q, problem.layout);
+  args.k = tensor_map(inputs.k, problem.keys());
+  args.v = tensor_map(inputs.v, problem.keys());
+  args.d_o = tensor_map(inputs.d_o, problem.layout);
+  output(args.d_q, args.has_d_q, outputs.d_q, problem.layout);
+  output(args.d_k, args.has_d_k, outputs.d_k, problem.keys());
+  output(args.d_v, args.has_d_v, outputs.d_v, problem.keys());
+  const TensorView& d_mixing = outputs.d_mixing;
+  args.partial = d_mixing.defined() ? static_cast<float*>(workspace.data) : nullptr;
+  args.per_head = problem.mixing_per_head;
+  const BoxLaunch launch = box_launch(args, plan, true, stream);
+  launch_boxes(launch, args);
+  if (!d_mixing.defined()) return;
+  const int rank = d_mixing.rank;
+  const std::int64_t sums = problem.mixing_per_head ? problem.batch : launch.clusters;
+  launch_box_reduce({.partial = args.partial,
+                     .splits = static_cast<int>(sums * plan.backward.size),
+                     .matrices = problem.mixing_per_head ? args.heads : 1,
+                     .padded = plan.padded_blocks,
+                     .q_blocks = plan.q.blocks,
+                     .k_blocks = plan.k.blocks,
+                     .rows = static_cast<int>(d_mixing.shape[rank - 2]),
+                     .cols = static_cast<int>(d_mixing.shape[rank - 1]),
+                     .d_mixing = static_cast<float*>(d_mixing.data),
+                     .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
+                     .row_stride = d_mixing.strides[rank - 2],
+                     .col_stride = d_mixing.strides[rank - 1]},
+                    stream);
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -133,6 +271,10 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const DeviceGuard guard(data.problem.device.index);
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
   const Problem& problem = data.problem;
+  if (prepared.boxes && prepared.boxes->forward.size > 0 &&
+      have_tensor_maps({inputs.q, inputs.k, inputs.v, outputs.o})) {
+    return box_forward(problem, *prepared.boxes, inputs, outputs, stream);
+  }
   const TensorView& mixing = inputs.mixing;
   const FusedArgs args{.q_table = prepared.q_blocks.data(),
                        .k_table = prepared.k_blocks.data(),
@@ -176,7 +318,13 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
 
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
               const Workspace& workspace, Stream stream) {
+  const DeviceGuard guard(data.problem.device.index);
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  if (prepared.boxes && prepared.boxes->backward.size > 0 &&
+      have_tensor_maps(
+          {inputs.q, inputs.k, inputs.v, inputs.d_o, outputs.d_q, outputs.d_k, outputs.d_v})) {
+    return box_backward(data.problem, *prepared.boxes, inputs, outputs, workspace, stream);
+  }
   prepared.backward.implementation->backward(prepared.backward, inputs, outputs, workspace, stream);
 }
 

@@ -1,0 +1,308 @@
+// What a warpgroup does with its tiles of 64 tokens and with summaries. Warp w owns tokens 16 w and
+// on, or rows 16 w and on of a summary; first factors are in registers, second ones in memory.
+#pragma once
+
+#include "mhla/cuda/device/ptx.cuh"
+#include "mhla/cuda/sm90/barrier.cuh"
+#include "mhla/cuda/sm90/fused_ptx.cuh"
+#include "mhla/cuda/sm90/store_matrix.cuh"
+#include "mhla/cuda/sm90/wgmma.cuh"
+
+namespace mhla::cuda::sm90 {
+
+using byte = unsigned char;
+
+// What a thread block's barriers count, in the order of the steps.
+enum class Arrival { summaries, mixed, gradients, mixed_gradients };
+
+// A thread's place, and the memory of its thread block.
+template <typename X>
+struct Seat {
+  int lane, warp, group;  // warp: of four; group: warpgroup
+  int rank;               // thread block of the cluster
+  byte *tiles, *summaries, *slices, *gradient_slices;
+  byte* scalars = nullptr;
+  float* sums = nullptr;
+  std::uint32_t barriers;  // of the warpgroup, one per stage
+  std::uint32_t arrivals;
+
+  __device__ __forceinline__ Seat(byte* shared, bool backward, const BoxArgs& args)
+      : lane(static_cast<int>(threadIdx.x % 32)),
+        warp(static_cast<int>(threadIdx.x / 32 % 4)),
+        group(static_cast<int>(threadIdx.x / 128)),
+        rank(cluster_rank()),
+        tiles(shared + group * 2 * X::kStages * X::kTile),
+        summaries(shared + X::tiles_bytes()),
+        slices(summaries + X::summaries_bytes(args.slots)) {
+    gradient_slices = slices + X::kSlices;
+    byte* all = gradient_slices;
+    if (backward) {
+      scalars = gradient_slices + X::kSlices + group * 256;
+      sums = reinterpret_cast<float*>(gradient_slices + X::kSlices + X::kScalars);
+      all += X::kSlices + X::kScalars + X::kSums;
+    }
+    barriers = ptx::shared_address(all + group * X::kStages * 8);
+    arrivals = ptx::shared_address(all + X::W * X::kStages * 8);
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < X::W * X::kStages + 4; ++i) {
+        barrier_init(ptx::shared_address(all + i * 8), 1);
+      }
+      for (int i = 0; i < 4; ++i) {
+        const Arrival what = static_cast<Arrival>(i);
+        const int bytes = arrival_bytes(what, args);
+        if (bytes > 0) barrier_expect(arrival(what), bytes);
+      }
+      fence_barriers();
+    }
+  }
+  __device__ __forceinline__ bool leads() const { return threadIdx.x % 128 == 0; }
+  __device__ __forceinline__ void sync() const { ptx::sync_warps(1 + group, 128); }
+  __device__ __forceinline__ byte* summary(int slot) const {
+    return summaries + slot * X::kSummary;
+  }
+  __device__ __forceinline__ int own_blocks(const BoxGrid& grid, const BoxArgs& args) const {
+    return max(0, min(args.slots, grid.blocks - rank * args.slots));
+  }
+  // Every W-th of them is the warpgroup's.
+  __device__ __forceinline__ int group_blocks(const BoxGrid& grid, const BoxArgs& args) const {
+    return max(0, own_blocks(grid, args) - group + X::W - 1) / X::W;
+  }
+  // Groups of a summary that a thread block mixes.
+  static __device__ __forceinline__ int share_groups(int rank) {
+    return max(0, min(X::kShare, X::kGroups - rank * X::kShare));
+  }
+
+  // The n-th pair of tiles of the warpgroup.
+  __device__ __forceinline__ byte* tile(int n, int which) const {
+    return tiles + (n % X::kStages * 2 + which) * X::kTile;
+  }
+  __device__ __forceinline__ std::uint32_t barrier(int n) const {
+    return barriers + n % X::kStages * 8;
+  }
+  __device__ __forceinline__ void await(int n) const {
+    barrier_wait(barrier(n), n / X::kStages % 2);
+  }
+  __device__ __forceinline__ std::uint32_t arrival(Arrival what) const {
+    return arrivals + static_cast<int>(what) * 8;
+  }
+  // What other thread blocks send this one for every head.
+  __device__ __forceinline__ int arrival_bytes(Arrival what, const BoxArgs& args) const {
+    const BoxGrid& grid = what == Arrival::summaries || what == Arrival::mixed_gradients
+                              ? args.k_grid
+                              : args.q_grid;
+    const bool slices = what == Arrival::summaries || what == Arrival::gradients;
+    return (slices ? grid.blocks * share_groups(rank) : own_blocks(grid, args) * X::kGroups) * 128;
+  }
+  // Waits for it, and gets ready for that of the next head.
+  __device__ __forceinline__ void await(Arrival what, int turn, const BoxArgs& args) const {
+    const int bytes = arrival_bytes(what, args);
+    if (bytes == 0) return;
+    barrier_wait(arrival(what), turn % 2);
+    if (threadIdx.x == 0) barrier_expect(arrival(what), bytes);
+    __syncwarp();
+  }
+
+  // Sends a finished summary of the warpgroup to the thread blocks that mix it, a slice to each.
+  // NOTE: all warps must have passed fence_async and sync after they wrote it.
+  __device__ __forceinline__ void distribute(int slot, const BoxArgs& args, const byte* to,
+                                             Arrival what) const {
+    if (warp == 0 && lane < X::C && share_groups(lane) > 0) {
+      const std::uint32_t from = ptx::shared_address(summary(slot)) + lane * X::kShare * 128;
+      const int block = rank * args.slots + slot;
+      push(remote(ptx::shared_address(to) + block * X::kSlice, lane), from,
+           share_groups(lane) * 128, remote(arrival(what), lane));
+    }
+    __syncwarp();
+  }
+};
+
+// Shared-memory addresses of a thread block in a cluster carry its rank in their upper bits, which
+// an operand has no room for.
+__device__ __forceinline__ std::uint32_t operand_address(const byte* p) {
+  return ptx::shared_address(p) & 0x3ffffu;
+}
+
+__device__ __forceinline__ BoxPlace place_of(const BoxGrid& grid, int block, int item, int heads) {
+  const int line = (block * grid.across_inverse) >> 16, batch = item / heads;
+  return {(block - line * grid.across) * grid.width, line * grid.height, item - batch * heads,
+          batch};
+}
+
+// phi on packed pairs, and its derivative as a mask or a factor.
+struct PackedMap {
+  Map map;
+  std::uint32_t eps, threshold;
+  __device__ __forceinline__ explicit PackedMap(const Map& m)
+      : map(m),
+        eps(ptx::pack_bf16(m.add, m.add)),
+        threshold(ptx::pack_bf16(m.threshold, m.threshold)) {}
+
+  template <int kSteps>
+  __device__ __forceinline__ void apply(std::uint32_t (&a)[kSteps][4]) const {
+    if (map.identity) return;
+    if (map.elu1) {
+#pragma unroll
+      for (int i = 0; i < kSteps * 4; ++i) {
+        std::uint32_t& word = a[i / 4][i % 4];
+        const float2 x = load_pair(reinterpret_cast<const bf16*>(&word));
+        word = ptx::pack_bf16(feature(map, x.x), feature(map, x.y));
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kSteps * 4; ++i) {
+      std::uint32_t& word = a[i / 4][i % 4];
+      word = ptx::max_bf16x2(ptx::fma_bf16x2(word, 0x3f803f80u, eps), eps);
+    }
+  }
+  // Packed pairs times phi': out[w] holds value(w, 0) and value(w, 1).
+  template <int kSteps>
+  __device__ __forceinline__ void slopes(std::uint32_t (&out)[kSteps * 4],
+                                         const std::uint32_t (&phi)[kSteps][4],
+                                         auto&& value) const {
+    if (map.elu1) {
+#pragma unroll
+      for (int w = 0; w < kSteps * 4; ++w) {
+        const float2 p = load_pair(reinterpret_cast<const bf16*>(&phi[w / 4][w % 4]));
+        out[w] = ptx::pack_bf16(value(w, 0) * fminf(p.x, 1.f), value(w, 1) * fminf(p.y, 1.f));
+      }
+      return;
+    }
+#pragma unroll
+    for (int w = 0; w < kSteps * 4; ++w) {
+      out[w] = ptx::pack_bf16(value(w, 0), value(w, 1)) &
+               greater_bf16x2(phi[w / 4][w % 4], threshold);
+    }
+  }
+};
+
+template <typename X>
+struct BoxTile {
+  static constexpr int D = X::D, kChunks = D / 8, kSteps = D / 16;
+  using Sum = float[D / 2];               // 64 rows, D columns
+  using Rows = std::uint32_t[kSteps][4];  // 64 tokens: 16 columns a step
+  using Columns = std::uint32_t[4][4];    // 64 columns (32: twice): 16 tokens a step
+  using Words = std::uint32_t[kChunks];
+
+  // The copy engine swizzles: chunk c of row r lies at c ^ r % 8 (rows of 128 bytes) or
+  // c ^ r / 2 % 4 (64 bytes). All rows here have row % 8 == lane % 8.
+  static __device__ __forceinline__ int place(int lane, int row, int chunk) {
+    const int swizzle = D == 64 ? lane % 8 : lane % 8 / 2;
+    return row * D * 2 + (chunk ^ swizzle) * 16;
+  }
+  static __device__ __forceinline__ void load_rows(Rows& a, const Seat<X>& seat, const byte* tile) {
+    const int lane = seat.lane;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      ptx::load_matrix(a[s], tile + place(lane, seat.warp * 16 + lane % 16, 2 * s + lane / 16));
+    }
+  }
+  static __device__ __forceinline__ void load_columns(Columns& a, const Seat<X>& seat,
+                                                      const byte* tile) {
+    const int lane = seat.lane, chunk = seat.warp % kSteps * 2 + lane / 8 % 2;
+    const byte* at = tile + place(lane, lane % 8 + lane / 16 * 8, chunk);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) ptx::load_matrix_transposed(a[s], at + s * 16 * D * 2);
+  }
+  // Words of rows r and r + 8 alternate, chunk by chunk.
+  static __device__ __forceinline__ void store_rows(byte* tile, const Seat<X>& seat,
+                                                    const std::uint32_t (&w)[D / 4]) {
+    const int lane = seat.lane, row = seat.warp * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < kChunks; j += 2) {
+      ptx::store_matrix(tile + place(lane, row, j + lane / 16), w[2 * j], w[2 * j + 1],
+                        w[2 * j + 2], w[2 * j + 3]);
+    }
+  }
+
+  // 64 sums of rows in a summary's place, and of z; the sums of z are equal along a row.
+  static __device__ __forceinline__ void store_summary(byte* summary, const Seat<X>& seat,
+                                                       const Sum& sum, float z0, float z1) {
+    const int lane = seat.lane, band = seat.warp % kSteps;
+    const int half = lane / 8 % 2, next = lane / 16;
+    byte* at = summary + ((2 * band + half) * kChunks + next) * kCore + lane % 8 * 16;
+#pragma unroll
+    for (int j = 0; j < kChunks; j += 2) {
+      if (D == 32 && j / 2 != seat.warp / 2) continue;  // two warps hold the same rows
+      const float* s = sum + 4 * j;
+      ptx::store_matrix(at + j * kCore, ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]),
+                        ptx::pack_bf16(s[4], s[5]), ptx::pack_bf16(s[6], s[7]));
+    }
+    if (lane % 4 == 0 && seat.warp < kSteps) {
+      bf16* z = reinterpret_cast<bf16*>(summary + X::kKeySums) + band * 16 + lane / 4;
+      z[0] = from_float<bf16>(z0);
+      z[8] = from_float<bf16>(z1);
+    }
+  }
+  // Entry of z for column w / 2 * 8 + ... of a pair: word w / 2, half i.
+  static __device__ __forceinline__ float key_sum(const Words& z, int w, int i) {
+    return __uint_as_float(i == 0 ? z[w / 2] << 16 : z[w / 2] & 0xffff0000u);
+  }
+  // Entries of z that go with a thread's columns: two a chunk.
+  static __device__ __forceinline__ void load_key_sums(Words& z, const byte* summary, int lane) {
+    const byte* at = summary + X::kKeySums + lane % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < kChunks; ++j) z[j] = *reinterpret_cast<const std::uint32_t*>(at + j * 16);
+  }
+  // den[0] and den[2] = rows times z.
+  static __device__ __forceinline__ void denominators(float (&den)[4], const Rows& a,
+                                                      const Words& z) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) ptx::mma_bf16(den, a[s], z[2 * s], z[2 * s + 1]);
+  }
+
+  // sum = columns^T tile: tokens are summed over.
+  static __device__ __forceinline__ void multiply_tile(Sum& sum, const Columns& a,
+                                                       const byte* tile) {
+    constexpr int kAtom = 8 * D * 2;  // bytes of eight rows, which the swizzle permutes
+    constexpr std::uint32_t kSwizzled = D == 64 ? 1u << 30 : 2u << 30;
+    const auto tokens = [&](int step) {
+      Operand b = operand(operand_address(tile), step * 2 * kAtom, kAtom, kAtom);
+      b.high |= kSwizzled;
+      return b;
+    };
+    wgmma<bf16, D, true, false>(sum, a[0], tokens(0));
+#pragma unroll
+    for (int s = 1; s < 4; ++s) wgmma<bf16, D, true, true>(sum, a[s], tokens(s));
+  }
+  // sum = rows S, or rows S^T.
+  template <bool kTransposed>
+  static __device__ __forceinline__ void multiply_summary(Sum& sum, const Rows& a,
+                                                          const byte* summary) {
+    const std::uint32_t at = operand_address(summary);
+    const auto b = [&](int step) {
+      return kTransposed ? columns_inner<kChunks>(at, step) : tokens_inner<kChunks>(at, step);
+    };
+    wgmma<bf16, D, !kTransposed, false>(sum, a[0], b(0));
+#pragma unroll
+    for (int s = 1; s < kSteps; ++s) wgmma<bf16, D, !kTransposed, true>(sum, a[s], b(s));
+  }
+};
+
+// S_b = phi(k)^T v and z_b (Eq. 3) from one pair of tiles.
+template <typename X>
+__device__ __forceinline__ void summarize(const Seat<X>& seat, const PackedMap& map,
+                                          const byte* k_tile, const byte* v_tile, byte* summary) {
+  using T = BoxTile<X>;
+  typename T::Columns k;
+  T::load_columns(k, seat, k_tile);
+  map.apply(k);
+  float z[4] = {};
+#pragma unroll
+  for (int s = 0; s < 4; ++s) ptx::mma_bf16(z, k[s], 0x3f803f80u, 0x3f803f80u);
+  typename T::Sum sum;
+  wgmma_fence();
+  T::multiply_tile(sum, k, v_tile);
+  wgmma_commit();
+  wgmma_wait<0>();
+  T::store_summary(summary, seat, sum, z[0], z[2]);
+}
+
+// The row factor of the normaliser (Eq. 4): scale over the denominator.
+__device__ __forceinline__ float row_factor(const BoxArgs& args, float den) {
+  if (!args.normalize) return args.scale;
+  const float total = args.scale * den + args.eps;
+  return total == 0.f ? 0.f : args.scale / total;
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,100 @@
+// What the host tells the kernels that spread one head over a cluster of thread blocks. Blocks of
+// the layout are boxes of 64 tokens, which the copy engine fetches from the token grid.
+#pragma once
+
+#include <cstdint>
+
+#include "mhla/cuda/device/feature_map.cuh"
+
+namespace mhla::cuda::sm90 {
+
+inline constexpr int kBoxTokens = 64;  // rows of a warpgroup's product
+
+// A CUtensorMap: how a [B, N, H, D] tensor lies in memory, and the box to fetch from it.
+struct alignas(64) TensorMap {
+  std::uint64_t words[16];
+};
+
+// Blocks of a layout in raster order: `across` of them in a row of the token grid.
+struct BoxGrid {
+  int blocks, across, width, height;
+  int across_inverse;  // 2^16 / across, rounded up: exact for up to 64 blocks
+};
+constexpr int box_inverse(int n) { return 65536 / n + 1; }
+
+struct BoxArgs {
+  TensorMap q, k, v, o;          // o: forward
+  TensorMap d_o, d_q, d_k, d_v;  // backward
+  BoxGrid q_grid, k_grid;
+  int items, heads;  // items = batch * heads
+  int slots;         // blocks that a thread block of the cluster keeps
+  int slots_inverse;
+  Map map;
+  float scale, eps;
+  int normalize;
+  const float* mixing;  // [heads or 1][q_blocks][k_blocks]
+  std::int64_t mixing_head_stride, mixing_row_stride;
+  // Backward
+  int has_d_q, has_d_k, has_d_v;
+  // Gradients of the weights, [padded blocks][padded blocks] for every thread block, or for every
+  // [batch][rank][head] when heads have their own weights; or null.
+  float* partial;
+  int per_head;
+};
+
+// D: head width. MT: 16-row tiles of the mixing matrix, both ways. C: thread blocks of a cluster,
+// W: warpgroups of a thread block. S: pairs of tiles per warpgroup. P: thread blocks that should
+// share a multiprocessor.
+template <int D_, int MT_, int C_, int W_, int S_, int P_>
+struct Boxes {
+  static constexpr int D = D_, MT = MT_, C = C_, W = W_, kStages = S_, kPerProcessor = P_;
+  static_assert(D == 32 || D == 64);
+  static constexpr int kThreads = W * 128, kWarps = W * 4;
+  static constexpr int kTile = kBoxTokens * D * 2;  // bytes
+  // A summary in groups of 128 bytes: 8x8 core matrices [D / 8][D / 8], then z, padded with zeros.
+  // Summaries start 16 bytes apart modulo 128, so that the same entry of eight never shares a bank.
+  static constexpr int kKeySums = D * D * 2;  // byte offset of z
+  static constexpr int kGroups = D * D / 64 + 1;
+  static constexpr int kSummary = kGroups * 128 + 16;
+  // A thread block mixes this many groups of every summary.
+  static constexpr int kShare = (kGroups + C - 1) / C;
+  static constexpr int kSlice = kShare * 128 + 16;
+  static constexpr int kSlices = MT * 16 * kSlice;  // of all summaries, zeros past the last
+  // Backward: e of 64 rows per warpgroup, two bf16 each, and a 16 x 16 matrix of sums per warp.
+  static constexpr int kScalars = W * 256, kSums = MT == 1 ? kWarps * 1024 : 0;
+
+  static constexpr int tiles_bytes() { return W * 2 * kStages * kTile; }
+  static constexpr int summaries_bytes(int slots) { return (slots * kSummary + 127) / 128 * 128; }
+  // Tiles, this thread block's summaries, slices of all summaries (backward: of their gradients
+  // too), barriers.
+  static constexpr int bytes(bool backward, int slots) {
+    return tiles_bytes() + summaries_bytes(slots) +
+           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + (W * kStages + 4) * 8;
+  }
+};
+
+struct BoxLaunch {
+  int width, blocks;  // the larger number of blocks of the two layouts
+  bool backward;
+  int clusters;
+  void* stream;
+};
+// Thread blocks of a cluster; 0 when there is no kernel.
+int box_cluster(int width, int blocks, bool backward);
+int box_padded_blocks(int width, int blocks);
+// Clusters that run side by side on the current device.
+int box_active_clusters(int width, int blocks, bool backward);
+inline constexpr int kMostClusters = 128;  // bounds the partial sums
+void launch_boxes(const BoxLaunch& launch, const BoxArgs& args);
+
+struct BoxReduceArgs {
+  const float* partial;  // [splits][matrices][padded][padded]
+  int splits, matrices, padded;
+  int q_blocks, k_blocks;  // weights beyond them are never read: zero
+  int rows, cols;          // of d_mixing
+  float* d_mixing;
+  std::int64_t head_stride, row_stride, col_stride;
+};
+void launch_box_reduce(const BoxReduceArgs& args, void* stream);
+
+}  // namespace mhla::cuda::sm90
