@@ -134,6 +134,23 @@ def boxes():
     ]
 
 
+def short_sequences():
+    """One sequence of 129 to 256 keys: both halves, ragged ends, odd edges, queries of their own."""
+    picture = grid((16, 16), block=(4, 4))
+    return [Case(picture, dk=d, heads=3) for d in (32, 64, 72, 96)] + [
+        Case(picture, dk=72, batch=40, heads=5, strides="fused"),
+        Case(picture, dk=96, batch=40, heads=5, strides="fused"),
+        Case(picture, dk=32, batch=40, heads=5, strides="fused", mask="block_causal"),
+        Case(grid((14, 14), blocks=(4, 4)), dk=72, strides="fused"),
+        Case(grid((14, 14), blocks=(4, 4)), dk=96, mask="block_causal", normalizer="none"),
+        Case(sequence(255, block=16), dk=64, dv=40, heads=7, batch=30),
+        Case(sequence(129, block=9), dk=24, dv=32, feature_map="elu1"),
+        Case(sequence(131, block=50), dk=80, dv=96, feature_map="relu"),
+        Case(sequence(300, block=32), layout_k=sequence(200, block=8), dk=72, heads=5, batch=40),
+        Case(sequence(50, block=16), layout_k=sequence(256, block=4), dk=96, feature_map="identity"),
+    ] + [Case(grid((14, 14), block=(4, 4)), dk=d, dtype=F16, heads=3) for d in (32, 72, 96)]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -145,7 +162,7 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads() + boxes())
+             whole_heads() + boxes() + short_sequences())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),

@@ -144,6 +144,20 @@ def test_constant_values_are_preserved_by_the_exact_normalizer(implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("tokens", (100, 200, 300))
+@pytest.mark.parametrize("size", (2.0**-10, 2.0**9))
+def test_f16_scores_outside_its_range_cancel_with_their_sum(size, tokens, implementation):
+    case = Case(sequence(tokens, block=16), feature_map="relu", dtype=torch.float16, heads=3)
+    plan = plan_or_refuse(case, implementation)
+    inputs = make_inputs(case, seed_of(case), DEVICE)
+    expected, _ = oracle.exact(case, inputs)
+    inputs["q"], inputs["k"] = inputs["q"] * size, inputs["k"] * size  # the quotient stays
+    o = libmhla.forward(plan, **operands(inputs)).double()
+    error = (o - expected["o"]).square().mean().sqrt() / expected["o"].square().mean().sqrt()
+    assert error <= 4 * torch.finfo(case.dtype).eps
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_sequence_never_reads_another(implementation):
     case = Case(sequence((64, 37, 96), block=32), batch=1)
     plan = plan_or_refuse(case, implementation)

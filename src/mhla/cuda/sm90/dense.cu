@@ -5,6 +5,7 @@
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/sm90/dense_plan.h"
+#include "mhla/cuda/sm90/dense_short.h"
 #include "mhla/cuda/sm90/dense_whole.h"
 
 namespace mhla::cuda {
@@ -22,10 +23,16 @@ struct PreparedWhole {
   DeviceTable<int> key_slots, offsets;
 };
 
+struct PreparedShort {
+  int width;
+  ShortArgs args;
+};
+
 struct Prepared {
   DensePlan plan;
   DenseTables tables;
   std::optional<PreparedWhole> whole;
+  std::optional<PreparedShort> forward;
 };
 
 std::size_t align(std::size_t bytes) {
@@ -37,7 +44,9 @@ std::size_t factor_bytes(const Problem& problem, const DensePlan& plan) {
 
 // Everything a kernel reads that does not depend on which gradient it computes.
 DenseArgs common_args(const PlanData& data, DenseKernel kernel, const TensorView& mixing) {
-  const auto& [plan, tables, whole] = *static_cast<const Prepared*>(data.prepared.get());
+  const Prepared& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const DensePlan& plan = prepared.plan;
+  const DenseTables& tables = prepared.tables;
   const Problem& problem = data.problem;
   const DenseStage& stage = plan.stage(kernel);
   const bool transposed = kernel == DenseKernel::d_key;
@@ -88,6 +97,19 @@ void run(const PlanData& data, DenseKernel kernel, const DenseArgs& args, Stream
   launch_dense(data.problem.dtype, kernel, launch, args);
 }
 
+// False where the kernel for short sequences does not serve these tensors.
+bool run_short(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
+               const DenseArgs& dense, Stream stream) {
+  const auto& served = static_cast<const Prepared*>(data.prepared.get())->forward;
+  if (!served) return false;
+  ShortArgs args = served->args;
+  if (args.items == 0) return true;
+  if (!short_tensors(args, served->width, inputs, outputs.o)) return false;
+  args.dense = dense;
+  launch_dense_short(data.problem.dtype, served->width, args, stream);
+  return true;
+}
+
 // Score products over the rate measured at 256 tokens on an H200, or traffic over the bandwidth
 // seen there, on as many multiprocessors as have work.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
@@ -126,7 +148,12 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   DenseTables tables(problem, plan);
   std::optional<PreparedWhole> whole;
   if (const auto served = whole_plan(problem, plan.processors)) whole.emplace(*served);
-  return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole)});
+  std::optional<PreparedShort> forward;
+  if (const int width = short_width(problem)) {
+    forward = {.width = width, .args = short_args(problem, plan.processors)};
+  }
+  return std::make_shared<Prepared>(
+      Prepared{std::move(plan), std::move(tables), std::move(whole), std::move(forward)});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -137,7 +164,8 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.column_x = row_tensor(inputs.k);
   args.column_z = row_tensor(inputs.v);
   args.out_z = row_tensor(outputs.o);
-  run(data, DenseKernel::forward, args, stream);
+  if (!run_short(data, inputs, outputs, args, stream))
+    run(data, DenseKernel::forward, args, stream);
 }
 
 // Where the sums of the mixing gradient lie, and what they are sums of.

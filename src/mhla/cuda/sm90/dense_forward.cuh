@@ -5,6 +5,31 @@
 
 namespace mhla::cuda::sm90 {
 
+inline constexpr float kLargestFit = 0x1p127f;
+
+// Multiplies the scores of a tile and what was summed so far by the power of two that suits the
+// largest score of each row up to here.
+template <int D>
+__device__ __forceinline__ void fit_scores(float (&s)[kTile / 2], float (&o)[(D + 8) / 2],
+                                           float (&fit)[2]) {
+  float largest[2] = {}, change[2];
+#pragma unroll
+  for (int i = 0; i < kTile / 2; ++i) {
+    largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], fabsf(s[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float next = fminf(fit[i], fit_row(largest[i]));
+    change[i] = next / fit[i];
+    fit[i] = next;
+  }
+  // NOTE: without a branch, which would serialise the products.
+#pragma unroll
+  for (int i = 0; i < (D + 8) / 2; ++i) o[i] *= change[i / 2 % 2];
+#pragma unroll
+  for (int i = 0; i < kTile / 2; ++i) s[i] *= fit[i / 2 % 2];
+}
+
 template <typename T, int D>
 __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::forward, D)), 1)
     dense_forward_kernel(const __grid_constant__ DenseArgs args) {
@@ -47,8 +72,6 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       Fragments<D> q;
       barrier_wait(shared.row_full(warpgroup, row_ring.index), row_ring.parity);
       q.load(shared.row_tile(warpgroup, row_ring.index));
-      release(shared.row_empty(warpgroup, row_ring.index));
-      row_ring.advance(shared.buffers);
       load_next(ids, args, work, item, tile, warpgroup, turns);
       asked = true;
 
@@ -59,6 +82,9 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       wgmma_fence();
       issue_scores<T, D, kTile>(s, q, shared.slot(walk.ring.index));
       wgmma_commit();
+      // NOTE: an arrival may overtake ldmatrix; here its values have been used.
+      release(shared.row_empty(warpgroup, row_ring.index));
+      row_ring.advance(shared.buffers);
       wgmma_wait<0>();
       const auto weigh = [&](int tile_index) {
         const std::uint32_t table = shared.table(tile_index, walk.ring.index);
@@ -73,7 +99,9 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
         });
       };
       std::uint32_t p[kTile / 16][4];
+      float fit[2] = {kLargestFit, kLargestFit};
       const auto round = [&] {
+        if constexpr (std::is_same_v<T, f16>) fit_scores<D>(s, o, fit);
 #pragma unroll
         for (int i = 0; i < kTile / 4; ++i) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
       };
@@ -116,8 +144,7 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float sum = __shfl_sync(0xffffffffu, o[4 * kGroups + 2 * i], threadIdx.x % 32 & ~3);
-        const float den = args.scale * sum + args.eps;
-        factor[i] = !args.normalize ? args.scale : den == 0.f ? 0.f : args.scale / den;
+        factor[i] = row_factor(args, sum, std::is_same_v<T, f16> ? fit[i] : 1.f);
       }
       std::uint32_t words[kGroups][2];
 #pragma unroll

@@ -132,6 +132,25 @@ __device__ __forceinline__ void issue_scores(float (&s)[kN / 2], const Fragments
   }
 }
 
+// In f16 the scores of a row are brought to the upper end of its range before they are rounded,
+// since products of features leave it at both ends; the power of two cancels with that of the row
+// sum. The power for a row whose largest score, over four neighbouring lanes, is the one given.
+__device__ __forceinline__ float fit_row(float largest) {
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+  const int exponent = __float_as_int(largest) >> 23;  // biased by 127
+  return __int_as_float(min(127 + 14 - (exponent - 127), 254) << 23);
+}
+
+// Row of scores to row of outputs: scale over the denominator, both times the power `fit`. Zero
+// where the denominator is.
+__device__ __forceinline__ float row_factor(const DenseArgs& args, float sum, float fit) {
+  const float den = args.normalize ? args.scale * sum + args.eps * fit : fit;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(den));
+  return fabsf(den) < 0x1p-126f ? 0.f : args.scale * inverse;
+}
+
 // Writes this thread's rows of a [B, N, H, width] tensor. Neighbouring lanes swap halves of two
 // column groups, so that four lanes store 32 contiguous bytes.
 template <typename T, int D>

@@ -53,6 +53,29 @@ __device__ __forceinline__ std::uint32_t feature_pair(std::uint32_t x) {
   return y;
 }
 
+// All maps but elu1 as one maximum and one addition, with constants for two elements.
+template <typename T>
+struct PairMap {
+  std::uint32_t least, add;
+
+  __device__ __forceinline__ explicit PairMap(Feature feature)
+      : least(feature != Feature::identity ? 0u
+              : std::is_same_v<T, bf16>    ? 0xff80ff80u
+                                           : 0xfc00fc00u),                   // minus infinity
+        add(feature == Feature::relu_eps ? kEpsPair<T> : 0x80008000u) {}  // or minus zero
+  __device__ __forceinline__ std::uint32_t operator()(std::uint32_t x) const {
+    std::uint32_t y;
+    if constexpr (std::is_same_v<T, bf16>) {
+      asm("max.NaN.bf16x2 %0, %1, %2;\n" : "=r"(y) : "r"(x), "r"(least));
+      asm("add.rn.bf16x2 %0, %1, %2;\n" : "=r"(y) : "r"(y), "r"(add));
+    } else {
+      asm("max.NaN.f16x2 %0, %1, %2;\n" : "=r"(y) : "r"(x), "r"(least));
+      asm("add.rn.f16x2 %0, %1, %2;\n" : "=r"(y) : "r"(y), "r"(add));
+    }
+    return y;
+  }
+};
+
 // phi'(x) from the rounded phi(x), free of branches: 1 above a threshold, else 0, or phi for elu1.
 template <typename T>
 struct Slope {

@@ -117,6 +117,7 @@ template <typename T, int kN, bool kTokensInner, bool kAccumulate>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       const Operand& b) {
   MHLA_WGMMA(8, 1, 4, 5, 6, 7, 8, 9, 10, 11);
+  MHLA_WGMMA(16, 2, 8, 9, 10, 11, 12, 13, 14, 15);
   MHLA_WGMMA(32, 4, 16, 17, 18, 19, 20, 21, 22, 23);
   MHLA_WGMMA(40, 5, 20, 21, 22, 23, 24, 25, 26, 27);
   MHLA_WGMMA(64, 8, 32, 33, 34, 35, 36, 37, 38, 39);

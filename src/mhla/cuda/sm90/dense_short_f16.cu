@@ -1,0 +1,8 @@
+// The short forward for f16.
+#include "mhla/cuda/sm90/dense_short_instance.cuh"
+
+namespace mhla::cuda::sm90 {
+
+template void launch_short<f16>(int, const ShortArgs&, void*);
+
+}  // namespace mhla::cuda::sm90

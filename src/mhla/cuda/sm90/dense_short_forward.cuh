@@ -1,0 +1,129 @@
+// Forward for up to 256 keys: o = (m * phi(q) phi(k)^T) v over the row sum, 64 queries at a time.
+#pragma once
+
+#include "mhla/cuda/sm90/dense_short_tables.cuh"
+#include "mhla/cuda/sm90/dense_short_tile.cuh"
+
+namespace mhla::cuda::sm90 {
+
+// NOTE: what goes through the queue of shared memory is asked for before products are issued:
+// behind them it would wait until they have started.
+template <typename T, int D, bool kPairs>
+__device__ __forceinline__ void compute_short(const ShortArgs& args,
+                                              const ShortShared<D, kPairs>& shared) {
+  constexpr bool kFit = std::is_same_v<T, f16>;
+  const int warpgroup = warpgroup_index();
+  const std::uint32_t ones = shared.base + shared.kPlan.ones;
+  const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * kTile * D * 2;
+  for (ShortWork work(args); !work.done(); work.next()) {
+    const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
+    const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
+    const int tiles = work.tiles();
+    int tile = (warpgroup ^ work.tile) & 1;  // row tiles alternate, across heads too
+    if (tile >= tiles) {
+      ka.wait_full();
+      kb.wait_full();
+      va.wait_full();
+      vb.wait_full();
+      release(ka.empty);
+      release(kb.empty);
+      release(va.empty);
+      release(vb.empty);
+      continue;
+    }
+    ShortRows<T, D, kPairs> rows;
+    rows.load(args, shared, work.tile + tile, work.row() + tile * kTile);
+    for (bool begun = false; tile < tiles; tile += 2, begun = true) {
+      const bool last = tile + 2 >= tiles;
+
+      // Scores of both halves
+      const HalfWeights<kPairs> first(rows.weights, 0);
+      float a[kHalf / 2], b[kHalf / 2];
+      if (!begun) ka.wait_full();
+      wgmma_fence();
+      issue_half_scores<T, D>(a, rows.q, ka.at);
+      wgmma_commit();
+      if (!begun) kb.wait_full();
+      wgmma_fence();
+      issue_half_scores<T, D>(b, rows.q, kb.at);
+      wgmma_commit();
+      if (!begun) {
+        va.wait_full();
+        vb.wait_full();
+      }
+
+      // First half: weights, rounding, outputs
+      float fit[2] = {1.f, 1.f};
+      std::uint32_t p[kHalf / 16][4], p2[kHalf / 16][4];
+      wgmma_wait<kFit ? 0 : 1>();
+      first.apply(a);
+      const HalfWeights<kPairs> second(rows.weights, 1);
+      if constexpr (kFit) {
+        second.apply(b);
+        fit_rows(a, b, fit);
+      }
+      round_half<T>(p, a);
+      ShortOutputs<T, D> o;
+      wgmma_fence();
+      o.template issue<true>(p, va.at, ones);
+      wgmma_commit();
+
+      // Second half
+      if constexpr (!kFit) {
+        wgmma_wait<1>();
+        second.apply(b);
+      }
+      if (last) {
+        release(ka.empty);
+        release(kb.empty);
+      }
+      round_half<T>(p2, b);
+      wgmma_fence();
+      o.template issue<false>(p2, vb.at, ones);
+      wgmma_commit();
+      if (!last) {
+        rows.load(args, shared, work.tile + tile + 2, work.row() + (tile + 2) * kTile);
+      }
+      wgmma_wait<0>();
+      if (last) {
+        release(va.empty);
+        release(vb.empty);
+      }
+
+      // Normalise and write
+      float factor[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) factor[i] = row_factor(args.dense, o.sum(i), fit[i]);
+      const int warp_row = static_cast<int>(threadIdx.x / 32 % 4 * 16);
+      ShortResult<T, D>(o, factor).store(
+          args, out, {0, work.row() + tile * kTile + warp_row, work.head, work.batch});
+    }
+  }
+  if (threadIdx.x % 32 == 0) store_wait_read();
+}
+
+template <typename T, int D, bool kPairs>
+__global__ void __launch_bounds__(kShortThreads, 1)
+    dense_short_kernel(const __grid_constant__ ShortArgs args) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const ShortShared<D, kPairs> shared{ptx::shared_address(memory)};
+  if (warpgroup_index() == 2) {
+    const bool copies = threadIdx.x / 32 == 8;
+    if (threadIdx.x == 256) shared.init_barriers();
+    __syncthreads();
+    give_registers<kShortLoaderRegisters>();
+    if (!copies) {
+      map_short<T>(args, shared);
+    } else if (threadIdx.x % 32 == 0) {
+      ShortCopies<D, kPairs>(args, shared).run();
+    }
+    return;
+  }
+  const ShortTables<T, D, kPairs> tables(args);
+  __syncthreads();
+  take_registers<kShortRegisters>();
+  tables.write(shared);
+  compute_short<T, D, kPairs>(args, shared);
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,60 @@
+// cuTensorMapEncodeTiled, found at run time: the library does not link the driver.
+#include "mhla/cuda/sm90/tensor_map.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace mhla::cuda::sm90 {
+namespace {
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                            CUtensorMapFloatOOBfill);
+
+Encode find_encode() {
+  constexpr unsigned kSince = 12000;  // CUDA version that brought the function
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status{};
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault,
+                                       &status) != cudaSuccess ||
+      status != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();  // an old driver is an answer, not a failure of the next call
+    return nullptr;
+  }
+  return reinterpret_cast<Encode>(found);
+}
+
+}  // namespace
+
+bool make_tensor_map(CUtensorMap& map, const TensorView& view, int columns, int tokens) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
+
+  // The engine's order of dimensions is columns, tokens, heads, batch.
+  constexpr int kAxis[] = {3, 1, 2, 0};
+  cuuint64_t extents[4], strides[3];
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t extent = view.shape[kAxis[i]];
+    if (extent < 1) return false;
+    extents[i] = static_cast<cuuint64_t>(extent);
+    if (i == 0) continue;
+    // The stride of a dimension of one is never used, but has to be a valid one.
+    const std::int64_t stride = extent == 1 ? 8 : view.strides[kAxis[i]];
+    constexpr std::int64_t kMost = std::int64_t{1} << 38;  // elements; the engine counts 2^40 bytes
+    if (stride <= 0 || stride % 8 != 0 || stride >= kMost) return false;
+    strides[i - 1] = static_cast<cuuint64_t>(stride) * 2;
+  }
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(tokens), 1,
+                            1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const CUtensorMapSwizzle swizzle = columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                     : CU_TENSOR_MAP_SWIZZLE_NONE;
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, view.data, extents, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace mhla::cuda::sm90
