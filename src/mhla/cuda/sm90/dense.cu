@@ -113,17 +113,19 @@ bool run_short(const PlanData& data, const ForwardInputs& inputs, const ForwardO
 // Score products over the rate measured at 256 tokens on an H200, or traffic over the bandwidth
 // seen there, on as many multiprocessors as have work.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  constexpr double kRate = 230e12, kBandwidth = 1.8e12, kLaunch = 4e-6;
+  const bool brief = short_width(problem) > 0;
+  const double rate = brief ? 400e12 : 230e12, bandwidth = brief ? 3.4e12 : 1.8e12;
+  constexpr double kLaunch = 4e-6;
   const DensePlan plan = dense_plan(problem);
   double scores = 0;  // padded to tiles
   for (const DenseGroup& group : plan.stage(DenseKernel::forward).groups) {
     const auto padded = [](int n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
-    scores += padded(group.rows) * padded(group.columns);
+    scores += padded(group.rows) * (brief ? kShortKeys : padded(group.columns));
   }
   const double flops = 4.0 * scores * static_cast<double>(plan.pairs) * plan.width;
   const double busy = static_cast<double>(std::max(plan.grid(DenseKernel::forward), 1)) /
                       static_cast<double>(plan.processors);
-  const double seconds = std::max(flops / kRate, linear_cost(problem).forward_bytes / kBandwidth) /
+  const double seconds = std::max(flops / rate, linear_cost(problem).forward_bytes / bandwidth) /
                          busy;
   return seconds + kLaunch;
 }
@@ -249,7 +251,10 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
               const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
   const Problem& problem = data.problem;
-  const auto& [plan, tables, whole] = *static_cast<const Prepared*>(data.prepared.get());
+  const Prepared& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const DensePlan& plan = prepared.plan;
+  const DenseTables& tables = prepared.tables;
+  const std::optional<PreparedWhole>& whole = prepared.whole;
   if (whole && backward_whole(data, *whole, inputs, outputs, workspace, stream)) return;
   auto* base = static_cast<unsigned char*>(workspace.data);
 

@@ -16,7 +16,6 @@ inline constexpr int kHalf = 128;                      // keys of a product
 inline constexpr int kShortKeys = 2 * kHalf;           // at most
 inline constexpr int kShortQueries = 512;              // at most
 inline constexpr int kShortBlocks = 16;                // rows of the mixing matrix, at most
-inline constexpr int kShortWidth = 96;                 // dk and dv, at most
 inline constexpr int kShortThreads = 3 * 128;          // two computing warpgroups, one that loads
 inline constexpr int kShortRegisters = 232;            // of a computing thread
 inline constexpr int kShortLoaderRegisters = 40;       // 2 * 232 + 40 = 3 * 168
