@@ -43,8 +43,9 @@ void bench_growth(const BenchRun& run);
 class RowPeers {
  public:
   // `known`: the best way of each family at an earlier row; slow ones do not compete again.
+  // `always`: a family that is run once however long it takes.
   RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool backward, double ceiling,
-           const std::map<std::string, BenchBaseline>& known = {});
+           const std::map<std::string, BenchBaseline>& known = {}, const std::string& always = {});
   const std::vector<std::function<void()>>& calls() const { return calls_; }
   // Times of calls(), in milliseconds, starting at `first`.
   void finish(const std::vector<double>& times, std::size_t first, BenchRow& row) const;

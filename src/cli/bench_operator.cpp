@@ -89,7 +89,8 @@ class Case {
   BenchRow measure(bool backward) {
     BenchRow row = describe(backward);
     run_.say("  " + row.what);
-    const RowPeers peers(run_, peers_, backward, row.ceiling, known_);
+    const bool once = shape_.with_softmax && !backward && problem_.dtype == DType::f32;
+    const RowPeers peers(run_, peers_, backward, row.ceiling, known_, once ? "softmax" : "");
     std::vector<std::function<void()>> calls;
     calls.emplace_back([&] { backward ? ours_.run_both() : ours_.run_forward(); });
     std::unique_ptr<Ours> single;

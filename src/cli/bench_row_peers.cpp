@@ -32,7 +32,8 @@ double quick_time(const std::function<void()>& call) {
 }  // namespace
 
 RowPeers::RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool backward,
-                   double ceiling, const std::map<std::string, BenchBaseline>& known) {
+                   double ceiling, const std::map<std::string, BenchBaseline>& known,
+                   const std::string& always) {
   struct Best {
     double ms;
     std::function<void()> call;
@@ -49,7 +50,8 @@ RowPeers::RowPeers(const BenchRun& run, const std::vector<Peer>& peers, bool bac
     }
     BenchBaseline& baseline = baselines_[peer.family];
     const double foreseen = peer.flops / speed * 1e-9 * (backward ? kBackward : 1);
-    if (foreseen > kTooLong || (foreseen > kLong && !run.options.slow)) {
+    const bool too_long = foreseen > kTooLong || (foreseen > kLong && !run.options.slow);
+    if (too_long && peer.family != always) {
       baseline.skipped = "would take " + seconds_text(foreseen) +
                          (foreseen > kTooLong ? "" : ", --slow runs it once");
       continue;

@@ -15,6 +15,7 @@ struct BenchShape {
   bool fused = true;                         // q, k, v are slices of a [B, N, 3, H, D] projection
   bool is_long = false;                      // long enough for a second thread to pay fully
   bool tiny = false;                         // only when asked for by name
+  bool with_softmax = false;                 // softmax runs once in f32, however long it takes
   std::vector<std::int64_t> positions = {};  // decode: steps are timed after so many tokens
 };
 

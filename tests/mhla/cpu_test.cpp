@@ -180,21 +180,31 @@ TEST_P(EachTarget, AgreesIn16Bit) {
 }
 
 TEST_P(EachTarget, DoesNotDependOnTheNumberOfThreads) {
+  std::vector<Problem> problems;
   for (const Mask mask : kMasks) {
     for (const std::int64_t batch : {1, 4}) {
-      CpuCase c({.batch = batch,
-                 .heads = 1,
-                 .dk = 24,
-                 .dv = 40,
-                 .layout = L::grid({20, 21}, {.block = {5, 4}}),
-                 .mask = mask},
-                600);
-      const auto one = c.run({.implementation = "cpu.linear", .threads = 1});
-      for (const int threads : {1, 2, 3}) {
-        const auto again = c.run({.implementation = "cpu.linear", .threads = threads});
-        for (const auto& [name, values] : one) {
-          EXPECT_EQ(values, again.at(name)) << name << " with " << threads << " threads";
+      for (const Normalizer normalizer : kNormalizers) {
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          problems.push_back({.batch = batch,
+                              .dk = 24,
+                              .dv = 40,
+                              .layout = L::grid({20, 21}, {.block = {5, 4}}),
+                              .mask = mask,
+                              .normalizer = normalizer,
+                              .eps = normalizer == Normalizer::none ? 0 : 0.1,
+                              .dtype = dtype});
         }
+      }
+    }
+  }
+  for (const Problem& p : problems) {
+    CpuCase c(p, 600);
+    const auto one = c.run({.implementation = "cpu.linear", .threads = 1});
+    for (const int threads : {1, 2, 3}) {
+      const auto again = c.run({.implementation = "cpu.linear", .threads = threads});
+      for (const auto& [name, values] : one) {
+        EXPECT_EQ(values, again.at(name))
+            << name << " of " << p.to_string() << " with " << threads << " threads";
       }
     }
   }

@@ -5,15 +5,19 @@
 
 namespace mhla::verify {
 
-Subject subject(const std::string& implementation) {
+namespace {
+constexpr int kTeam = 3;  // threads that share the work of one case, beside runs with one
+}
+
+Subject subject(const std::string& implementation, int threads) {
   const bool on_cuda = implementation.starts_with("cuda.");
   return {
-      .name = implementation,
+      .name = threads == 1 ? implementation
+                           : implementation + ", " + std::to_string(threads) + " threads",
       .device = on_cuda ? Device::cuda(0) : Device::cpu(),
       .plan =
-          [implementation](const Problem& problem) {
-            // One thread: cases are spread over the cores instead.
-            return plan(problem, {.implementation = implementation, .threads = 1});
+          [implementation, threads](const Problem& problem) {
+            return plan(problem, {.implementation = implementation, .threads = threads});
           },
       .forward = [](const Plan& plan, const ForwardInputs& in, const ForwardOutputs& out,
                     const Workspace& workspace) { forward(plan, in, out, workspace); },
@@ -22,12 +26,20 @@ Subject subject(const std::string& implementation) {
   };
 }
 
+std::vector<Subject> subjects(const std::string& implementation) {
+  // One thread: cases are spread over the cores instead.
+  std::vector<Subject> all = {subject(implementation, 1)};
+  if (implementation.starts_with("cpu.")) all.push_back(subject(implementation, kTeam));
+  return all;
+}
+
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   const bool has_cuda = !cuda_devices().empty();
   for (const std::string& name : implementations()) {
-    Subject s = subject(name);
-    if (s.device.kind == Device::Kind::cpu || has_cuda) all.push_back(std::move(s));
+    for (Subject& s : subjects(name)) {
+      if (s.device.kind == Device::Kind::cpu || has_cuda) all.push_back(std::move(s));
+    }
   }
   return all;
 }

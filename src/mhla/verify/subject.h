@@ -21,8 +21,10 @@ struct Subject {
       backward;
 };
 
-// One compiled implementation, by name.
-Subject subject(const std::string& implementation);
+// One compiled implementation, by name, with so many threads for a case.
+Subject subject(const std::string& implementation, int threads = 1);
+// The same as often as it is tried: with one thread and, on a CPU, with several.
+std::vector<Subject> subjects(const std::string& implementation);
 // Every compiled implementation whose device is present.
 std::vector<Subject> subjects();
 

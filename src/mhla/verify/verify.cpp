@@ -196,7 +196,7 @@ Report verify(const Options& options) {
     fail("verify", "implementation: unknown '", options.implementation, "' (known: ", known,
          kStreaming, ")");
   }
-  return run(options, {subject(options.implementation)}, false);
+  return run(options, subjects(options.implementation), false);
 }
 
 Report verify(const Options& options, const std::vector<Subject>& subjects) {
