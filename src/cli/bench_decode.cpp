@@ -12,7 +12,7 @@
 namespace mhla::cli {
 namespace {
 
-constexpr double kLongPrompt = 20;  // seconds; longer reading only with --slow
+constexpr double kLongPrompt = 40;  // seconds; longer reading only with --slow
 
 // Tokens of a prompt or of a few steps, with their outputs.
 struct Piece {

@@ -6,7 +6,7 @@
 #define MHLA_CPU_PRODUCT_INL_H_
 #endif
 
-#include "mhla/cpu/tile-inl.h"
+#include "mhla/cpu/amx-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
@@ -126,7 +126,7 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows,
       for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, j * kPanel);
       to.scale = scale ? scale + first : nullptr;
       to.add = add;
-      TileFor<false, kPairs>(height, width)(terms, used, to);
+      BestTileFor<false, kPairs>(height, width)(terms, used, to);
     }
   }
 }
@@ -153,7 +153,7 @@ HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, con
         for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
         to.scale = scale;
         to.add = add;
-        TileFor<true, kPairs>(height, width)(&term, 1, to);
+        BestTileFor<true, kPairs>(height, width)(&term, 1, to);
       }
     }
   }

@@ -68,14 +68,51 @@ inline constexpr Kernels kKernels{"", Forward<false>, Backward<false>, Peak, 0};
 #if MHLA_CPU_PAIRS
 inline constexpr Kernels kPairKernels{"", Forward<true>, Backward<true>, Peak, 0};
 #endif
+#if MHLA_CPU_AMX
+void AmxForward(const ForwardCall& call, Team& team) {
+  amx.on = true;
+  Forward<true>(call, team);
+  ReleaseRegisters();
+}
+void AmxBackward(const BackwardCall& call, Team& team) {
+  amx.on = true;
+  Backward<true>(call, team);
+  ReleaseRegisters();
+}
+inline constexpr Kernels kAmxKernels{"", AmxForward, AmxBackward, Peak, 0};
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+// The condition of MHLA_CPU_AMX, which belongs to one target.
+#if HWY_TARGETS & HWY_AVX3 && HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86_64 && defined(__linux__)
+#define MHLA_CPU_HAS_AMX 1
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define MHLA_CPU_HAS_AMX 0
+#endif
+
 namespace mhla::cpu {
 namespace {
+
+// Matrix registers that the processor has and the system lets this process use.
+[[maybe_unused]] bool has_amx() {
+#if MHLA_CPU_HAS_AMX
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 // NOTE: Highway's own table would link libhwy; asking the compiler's runtime keeps libmhla free of
 // it.
@@ -94,7 +131,12 @@ std::vector<Kernels> runnable() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
 #if HWY_COMPILER_GCC_ACTUAL  // see MHLA_CPU_PAIRS
-    if (__builtin_cpu_supports("avx512bf16")) add("AVX3_BF16", N_AVX3::kPairKernels, 80e9);
+    if (__builtin_cpu_supports("avx512bf16")) {
+#if MHLA_CPU_HAS_AMX
+      if (has_amx()) add("AMX_BF16", N_AVX3::kAmxKernels, 80e9);
+#endif
+      add("AVX3_BF16", N_AVX3::kPairKernels, 80e9);
+    }
 #endif
     add("AVX3", N_AVX3::kKernels, 80e9);
   }

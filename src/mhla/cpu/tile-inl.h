@@ -43,6 +43,14 @@ inline constexpr int kMaxRows = 6;
 #define MHLA_CPU_PAIRS 0
 #endif
 
+// AMX matrix registers, whose use Linux grants on request, beside those.
+#undef MHLA_CPU_AMX
+#if MHLA_CPU_PAIRS && HWY_ARCH_X86_64 && defined(__linux__)
+#define MHLA_CPU_AMX 1
+#else
+#define MHLA_CPU_AMX 0
+#endif
+
 // One summand A * B of a tile: k steps of both operands.
 struct Term {
   const float* a;
