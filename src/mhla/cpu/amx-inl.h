@@ -52,21 +52,24 @@ MHLA_AMX_TARGET inline void ReleaseRegisters() {
   amx = {};
 }
 
-// NOTE: rows of A behind the last are read as well: they are memory of the same workspace, and what
-// comes of them is not stored.
+// NOTE: kAmxRows rows of A are read where there are less: they are memory of the same workspace,
+// and what comes of them is not stored.
 template <int kRows, int kVecs, bool kKMajor>
 HWY_NOINLINE MHLA_AMX_TARGET void AmxTile(const Term* terms, int count, const TileOut& out) {
   constexpr Index kStep = 16;  // pairs
   HWY_ALIGN float turned[kStep * kStep];
+  HWY_ALIGN float last[kStep * kStep] = {};  // a last step, without rows behind the end
   HWY_ALIGN float result[kVecs][kStep * kLanes];
   const auto a_of = [&](const Term& term, Index k, Index pairs) HWY_ATTR -> const float* {
     if (!kKMajor) return term.a + k;
+    const float* from = term.a + k * term.lda;
     if (pairs == kStep) {
-      TransposeSquare(term.a + k * term.lda, term.lda, turned, kStep);
+      TransposeSquare(from, term.lda, turned, kStep);
     } else {
       for (Index p = 0; p < pairs; ++p) {
-        for (Index r = 0; r < kRows; ++r) turned[r * kStep + p] = term.a[(k + p) * term.lda + r];
+        hn::StoreU(hn::LoadU(DF(), from + p * term.lda), DF(), last + p * kStep);
       }
+      TransposeSquare(last, kStep, turned, kStep);
     }
     return turned;
   };

@@ -155,6 +155,7 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   row = arena.floats(8 * widest);
   factor = arena.floats(4 * columns);
   at = arena.indices(2 * g.tokens);
+  if (pairs) arena.floats(kAmxRows * kRowStride);  // read behind the last rows, never used
 }
 
 Slot::Slot(const Problem& problem, bool backward, Arena& arena) {

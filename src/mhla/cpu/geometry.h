@@ -18,6 +18,7 @@ inline constexpr Index kRowStride = kChunk + 16;
 // Tokens that are packed at once: a chunk of scores then is one row-major chunk.
 inline constexpr Index kTokens = 256;
 inline constexpr Index kWidestLanes = 16;
+inline constexpr Index kAmxRows = 16;  // of a matrix register
 // Panels of a block that lie together in a stack of summaries: long enough to be read by a hardware
 // prefetcher and to need few pages, and odd, so that blocks fall into different sets of the cache.
 inline constexpr Index kGroup = 7;
