@@ -140,9 +140,7 @@ class HeadBackward : HeadPass<T, kPairs> {
       Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
       ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.d_o, p_.dv, sizeof(T));
       if (g_.normalized && !kNarrow) ahead.Add(head_.o, p_.dv, sizeof(T));
-      const auto place = [&](Index r, Index c) HWY_ATTR {
-        return to.at(c * f_.rows + r * Panels(p_.dk).width(c / kPanel), i);
-      };
+      const SummaryPlace place{to, i, f_.rows, Panels(p_.dk)};
       std::fill(scale, scale + kMaxRows, static_cast<float>(p_.scale));
       MultiplyTransposed<false, kPairs>(s_.a2, p_.dv, this->Steps(count), s_.b, Panels(p_.dk),
                                         kPairs ? scale : nullptr, begin > 0, place, &ahead);

@@ -142,9 +142,7 @@ class HeadPass {
     const Index tokens = block.tokens();
     float* sum = s_.row;
     Clear(sum, g_.dk_padded);
-    const auto to = [&](Index r, Index c) HWY_ATTR {
-      return stack.at(c * f_.rows + r * std::min(kPanel, Panels(f_.width).columns - c), b);
-    };
+    const SummaryPlace to{stack, b, f_.rows, Panels(f_.width)};
     const bool own_sums = g_.normalized && p_.separate_denominator;
     for (Index begin = 0; begin < tokens; begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, tokens - begin);

@@ -27,6 +27,31 @@ struct Stack {
   Index group_stride() const { return blocks * kStride; }
 };
 
+// Where a product puts a summary matrix of one block: row r of column panel c.
+struct SummaryPlace {
+  const Stack& stack;
+  Index block, rows;
+  Panels panels;
+
+  float* operator()(Index r, Index c) const {
+    return stack.at(c * rows + r * panels.width(c / kPanel), block);
+  }
+  // Neighbouring rows of a whole panel are neighbouring panels of the flattened block.
+  HWY_INLINE void Fill(Index first, Index height, Index c, float** to) const {
+    if (panels.width(c / kPanel) < kPanel) {
+      for (Index r = 0; r < height; ++r) to[r] = (*this)(first + r, c);
+      return;
+    }
+    const Index panel = c / kPanel * rows + first;
+    float* at = stack.panel(panel, block);
+    Index left = kGroup - panel % kGroup;
+    for (Index r = 0; r < height; ++r, at += kPanel) {
+      if (left-- == 0) at += stack.group_stride() - Stack::kStride, left = kGroup - 1;
+      to[r] = at;
+    }
+  }
+};
+
 // Panels p0..p1 of one block, one behind the other.
 HWY_NOINLINE void Gather(const Stack& stack, Index block, Index p0, Index p1, float* to) {
   const DF d;
@@ -150,7 +175,11 @@ HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, con
                         b + panels.offset(j, tokens) + skip * width, kRowStride, width,
                         tokens - skip};
         TileOut to;
-        for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
+        if constexpr (std::is_same_v<std::decay_t<Out>, SummaryPlace>) {
+          out.Fill(chunk + first, height, j * kPanel, to.rows);
+        } else {
+          for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
+        }
         to.scale = scale;
         to.add = add;
         BestTileFor<true, kPairs>(height, width)(&term, 1, to);
