@@ -230,6 +230,8 @@ std::vector<std::string> default_problems() {
     add("sequence=100+32+7 block=16 batch=2 heads=2 dk=32 dv=70" + type);
     add("sequence=600 block=16 heads=1 dk=32 dv=32" + type);
     add("sequence=1500 block=10 heads=1 dk=32 dv=32" + type);
+    add("sequence=2000 block=10 heads=1 dk=32 dv=32" + type);
+    add("sequence=150 block=64 heads=1 dk=128 dv=256 scale=0.1 mask=causal normalizer=none" + type);
   }
   return problems;
 }

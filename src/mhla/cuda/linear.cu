@@ -33,6 +33,7 @@ class Call {
     args_.dk_padded = plan_.kernels->dk;
     args_.map = feature_map(problem_.feature_map, problem_.dtype);
     args_.scale = static_cast<float>(problem_.scale);
+    args_.summary_scale = 1.f;
     args_.eps = static_cast<float>(problem_.denominator_eps());
     args_.q_table = tables_.q_blocks.data();
     args_.k_table = tables_.k_blocks.data();
@@ -44,7 +45,8 @@ class Call {
     args_.summaries = at(at_.summaries);
     args_.mixed = at(at_.mixed);
     args_.d_mixed = at(at_.d_mixed);
-    args_.d_summaries = at(at_.mixed);
+    // dS takes the place of S~, or of S where S~ is still wanted.
+    args_.d_summaries = at(plan_.whole_blocks ? at_.summaries : at_.mixed);
     args_.carry = floats(at_.carry);
     args_.rows = plan_.given ? Rows::given : plan_.normalized ? Rows::dot : Rows::constant;
     args_.has_rows = plan_.normalized && !plan_.separate;
@@ -123,6 +125,9 @@ class Call {
   }
 
   void read_out() {
+    if (plan_.whole_blocks) {
+      return by_block(plan_.kernels->packed_readout_block, args_, plan_.q_blocks, 1);
+    }
     by_block(plan_.packed_causal ? plan_.kernels->packed_readout_causal
              : plan_.causal      ? plan_.kernels->readout_causal
                                  : plan_.kernels->readout,
@@ -131,6 +136,19 @@ class Call {
 
   void go_back(bool weights) {
     const LinearKernels& kernels = *plan_.kernels;
+    if (plan_.whole_blocks) {  // dS~ is a summary of queries and d_o
+      LinearArgs args = args_;
+      args.k = args_.q;
+      args.v = args_.d_o;
+      args.k_table = args_.q_table;
+      args.k_blocks = args_.q_blocks;
+      args.summaries = args_.d_mixed;
+      args.summary_scale = args_.scale;
+      by_block(kernels.summaries, args, plan_.q_blocks, plan_.dv_tiles);
+      if (weights) weight_gradient();
+      mix(true, at_.d_mixed, at_.summaries);
+      return by_block(kernels.packed_backward_block, args_, plan_.q_blocks, 1);
+    }
     if (plan_.given && plan_.shared) {
       mix_vectors(true, at_.row_dden, at_.row_e, plan_.slots);
     }
@@ -159,10 +177,13 @@ class Call {
     const int rank = d_mixing.rank;
     const std::int64_t rows = d_mixing.shape[rank - 2], cols = d_mixing.shape[rank - 1];
     const int matrices = plan_.matrices;
-    start(reduce_gradient_kernel(), {.x = (matrices * rows * cols + 31) / 32}, 1024, 0, stream_,
+    const std::int64_t blocks = (matrices * rows * cols + 31) / 32;
+    const int shares = blocks > 512 ? 8 : 32;  // enough threads in all, few of them idle
+    start(reduce_gradient_kernel(), {.x = blocks}, 32 * shares, 0, stream_,
           ReduceArgs{.partial = floats(at_.partial),
                      .partial_stride = partial_stride(),
                      .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
+                     .shares = shares,
                      .rows_padded = plan_.gradient_rows,
                      .cols_padded = plan_.gradient_cols,
                      .mask = static_cast<int>(problem_.mask),
@@ -228,9 +249,17 @@ class Call {
     args.task_count = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks;
     args.slabs_per_block = transposed ? plan_.mix_transposed_slabs : plan_.mix_slabs;
     const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
+    if (plan_.resident != nullptr) return mix_resident(transposed, args);
     start(kernel.entry,
           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block) *
                 args.task_count},
+          kMixThreadsOfKernels, kernel.bytes, stream_, args);
+  }
+  void mix_resident(bool transposed, MixArgs args) {
+    const MixKernel& kernel = transposed ? plan_.resident->mix_transposed : plan_.resident->mix;
+    const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
+    args.task_count = static_cast<int>(pairs() * slabs);
+    start(kernel.entry, {.x = std::min<std::int64_t>(args.task_count, kResidentGrid)},
           kMixThreadsOfKernels, kernel.bytes, stream_, args);
   }
   void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
@@ -342,11 +371,16 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   for (const LinearKernel* kernel :
        {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
         &k.packed_backward_kv, &k.packed_readout_causal, &k.packed_backward_q_causal,
-        &k.packed_backward_kv_causal, &k.readout_causal, &k.backward_q_causal,
-        &k.backward_kv_causal}) {
+        &k.packed_backward_kv_causal, &k.packed_readout_block, &k.packed_backward_block,
+        &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
     if (kernel->entry == nullptr) continue;
     allow_shared(reinterpret_cast<const void*>(kernel->entry),
                  shared_bytes(*kernel, stages_of(*kernel, plan)));
+  }
+  if (plan.resident != nullptr) {
+    for (const MixKernel* kernel : {&plan.resident->mix, &plan.resident->mix_transposed}) {
+      allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
+    }
   }
   for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);

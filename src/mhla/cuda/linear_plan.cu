@@ -10,7 +10,14 @@ namespace {
 
 using Getter = const LinearKernels& (*)();
 
-const LinearKernels& kernels_for(DType dtype, std::int64_t dk) {
+// Results of tiny heads have few terms: roundings on the way do not average out.
+bool is_small(const Problem& problem) {
+  return problem.dtype != DType::f32 && problem.dk <= kSmallWidth && problem.dv <= kSmallWidth;
+}
+
+const LinearKernels& kernels_for(const Problem& problem) {
+  const DType dtype = problem.dtype;
+  if (is_small(problem)) return linear_kernels_small(dtype == DType::bf16);
   static constexpr Getter kBf16[] = {linear_kernels_bf16_32,  linear_kernels_bf16_64,
                                      linear_kernels_bf16_80,  linear_kernels_bf16_96,
                                      linear_kernels_bf16_128, linear_kernels_bf16_256};
@@ -22,12 +29,14 @@ const LinearKernels& kernels_for(DType dtype, std::int64_t dk) {
                                     linear_kernels_f32_128, linear_kernels_f32_256};
   const auto& list = dtype == DType::bf16 ? kBf16 : dtype == DType::f16 ? kF16 : kF32;
   for (const Getter get : list) {
-    if (get().dk >= dk) return get();
+    if (get().dk >= problem.dk) return get();
   }
-  fail(ErrorCode::internal, "cuda.linear", "no kernel for dk = ", dk);
+  fail(ErrorCode::internal, "cuda.linear", "no kernel for dk = ", problem.dk);
 }
 
-const TypeKernels& type_kernels_for(DType dtype) {
+const TypeKernels& type_kernels_for(const Problem& problem) {
+  const DType dtype = problem.dtype;
+  if (is_small(problem)) return type_kernels_small(dtype == DType::bf16);
   return dtype == DType::bf16  ? type_kernels_bf16()
          : dtype == DType::f16 ? type_kernels_f16()
                                : type_kernels_f32();
@@ -48,6 +57,19 @@ const MixKernel& mix_for(const MixKernel (&list)[kMixKernels], std::int64_t n) {
     }
   }
   return *best;
+}
+
+const ResidentKernels* resident_for(const Problem& problem, const LinearPlan& plan) {
+  const int most = std::max(plan.q_blocks, plan.k_blocks);
+  if (problem.dtype != DType::bf16 || is_small(problem) || plan.matrices > 1 ||
+      problem.layout.sequences().size() > 1 || 2 * std::min(plan.q_blocks, plan.k_blocks) < most) {
+    return nullptr;
+  }
+  const ResidentKernels* kernels = resident_kernels(most);
+  if (kernels == nullptr || shared_memory(problem.device.index) < kernels->mix.bytes) {
+    return nullptr;
+  }
+  return kernels;
 }
 
 // Rows of `out`, columns of `in`; `lower` says which side of the diagonal carries weights.
@@ -112,8 +134,8 @@ void choose_groups(const Problem& problem, LinearPlan& plan) {
 LinearPlan linear_plan(const Problem& problem) {
   LinearPlan plan;
   const BlockLayout &q = problem.layout, &k = problem.keys();
-  plan.kernels = &kernels_for(problem.dtype, problem.dk);
-  plan.types = &type_kernels_for(problem.dtype);
+  plan.kernels = &kernels_for(problem);
+  plan.types = &type_kernels_for(problem);
   plan.dv_tiles = static_cast<int>((problem.dv + plan.kernels->dv - 1) / plan.kernels->dv);
   plan.q_blocks = static_cast<int>(q.blocks().size());
   plan.k_blocks = static_cast<int>(k.blocks().size());
@@ -131,15 +153,18 @@ LinearPlan linear_plan(const Problem& problem) {
   // NOTE: the fused denominator sees one dv tile of o at a time, and no other block's queries.
   plan.given = plan.normalized &&
                (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
-  plan.packed_backward = problem.dtype == DType::bf16 && !plan.causal && plan.dv_tiles == 1;
-  plan.packed_causal = problem.dtype == DType::bf16 && plan.causal &&
-                       q.max_block_tokens() <= plan.kernels->rows;
-  plan.sums_inside = problem.dtype == DType::bf16 && plan.normalized && !plan.given;
+  const bool packed = problem.dtype == DType::bf16 && !is_small(problem);
+  plan.packed_backward = packed && !plan.causal && plan.dv_tiles == 1;
+  plan.packed_causal = packed && plan.causal && q.max_block_tokens() <= plan.kernels->rows;
+  plan.whole_blocks = plan.packed_causal && !plan.normalized &&
+                      plan.kernels->packed_backward_block.entry != nullptr;
+  plan.sums_inside = packed && plan.normalized && !plan.given;
   plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
   const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
   plan.row_tiles = static_cast<int>((longest + plan.kernels->rows - 1) / plan.kernels->rows);
 
+  plan.resident = resident_for(problem, plan);
   plan.mix = &mix_for(plan.types->mix, plan.rows);
   plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
   const auto tasks = mix_tasks(q, k, plan.mix->rows, problem.mask, false);
@@ -176,6 +201,11 @@ LinearPlan linear_plan(const Problem& problem) {
                                (plan.gradient_cols / 16) * plan.matrices;
     plan.vector_splits = static_cast<int>(std::clamp<std::int64_t>(
         kManyBlocks / std::max<std::int64_t>(small, 1), 1, std::max<std::int64_t>(1, units)));
+  }
+  if (plan.resident != nullptr && plan.resident->weight_gradient.entry != nullptr) {
+    plan.weight_gradient = &plan.resident->weight_gradient;
+    plan.gradient_rows = plan.gradient_cols = plan.weight_gradient->tile;
+    plan.splits = kResidentGrid;
   }
   return plan;
 }
@@ -239,7 +269,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   w.weights_f32 = take(true, weights, 4);
   w.diagonal = take(true, static_cast<std::int64_t>(plan.matrices) * plan.rows_padded, 4);
   w.summaries = take(true, k_blocks * plan.entries, size);
-  w.mixed = take(true, most_blocks * plan.entries, size);  // dS takes its place in the backward
+  w.mixed = take(true, most_blocks * plan.entries, size);
   w.d_mixed = take(backward, q_blocks * plan.entries, size);
   w.carry = take(carries, q_blocks * plan.dv_tiles * plan.kernels->carry_floats, 4);
   w.z = take(norm, k_blocks * dk, 4);

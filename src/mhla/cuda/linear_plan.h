@@ -26,6 +26,7 @@ struct LinearPlan {
   const MixKernel* mix = nullptr;
   const MixKernel* mix_transposed = nullptr;
   const WeightGradientKernel* weight_gradient = nullptr;
+  const ResidentKernels* resident = nullptr;  // instead of mix, when there are
   int dv_tiles = 1;
   int entries = 0;  // of a summary, padded
   int q_blocks = 0, k_blocks = 0, slots = 0;
@@ -38,6 +39,7 @@ struct LinearPlan {
   bool given = false;            // denominators come from their own kernels
   bool packed_backward = false;  // the kernels for bf16 and one dv tile
   bool packed_causal = false;    // the kernels for bf16 and blocks of one row tile
+  bool whole_blocks = false;     // and no normaliser: the kernels for a whole block
   bool sums_inside = false;      // key sums are entries of the summaries
   int row_tiles = 1;             // of the longest block
 

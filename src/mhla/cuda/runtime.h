@@ -35,6 +35,14 @@ inline int compute_capability() {
   return major * 10 + minor;
 }
 
+// Bytes of shared memory that one thread block of a device may have.
+inline int shared_memory(int device) {
+  int bytes = 0;
+  check_call(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "cudaDeviceGetAttribute");
+  return bytes;
+}
+
 // Makes a device current for as long as the guard lives.
 class DeviceGuard {
  public:

@@ -113,6 +113,11 @@ __device__ __forceinline__ T broadcast(T x, int from) {
   return __shfl_sync(0xffffffffu, x, from);
 }
 
+// The value of the lane whose number differs in the bits of `mask`.
+__device__ __forceinline__ float exchange(float x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
 // For kernels launched with launch_dependent: lets the next kernel of the stream take up free
 // multiprocessors, then waits until the previous one has finished and its results are visible.
 __device__ __forceinline__ void begin_after_previous() {

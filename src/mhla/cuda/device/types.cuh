@@ -14,6 +14,10 @@ struct bf16 {
 struct f16 {
   std::uint16_t bits;
 };
+// The same numbers for kernels that keep everything else in f32: heads of a few columns, whose
+// results have too few terms for roundings on the way to average out.
+struct small_bf16 : bf16 {};
+struct small_f16 : f16 {};
 // f32 in memory, multiplied on the tensor cores with 11 significant bits: as many as f16 has, with
 // the range of f32. Summaries and scaled gradients of f16 problems are kept so.
 struct tf32 {
@@ -33,6 +37,14 @@ struct SummaryOf<f16> {
 };
 template <>
 struct SummaryOf<float> {
+  using type = float;
+};
+template <>
+struct SummaryOf<small_bf16> {
+  using type = float;
+};
+template <>
+struct SummaryOf<small_f16> {
   using type = float;
 };
 
@@ -58,6 +70,14 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) {
 template <>
 __device__ __forceinline__ f16 from_float<f16>(float x) {
   return {static_cast<std::uint16_t>(ptx::pack_f16(x, 0.f))};
+}
+template <>
+__device__ __forceinline__ small_bf16 from_float<small_bf16>(float x) {
+  return {from_float<bf16>(x)};
+}
+template <>
+__device__ __forceinline__ small_f16 from_float<small_f16>(float x) {
+  return {from_float<f16>(x)};
 }
 template <>
 __device__ __forceinline__ tf32 from_float<tf32>(float x) {
@@ -110,7 +130,7 @@ __device__ __forceinline__ Chunk pack(const float (&x)[kChunk<T>]) {
     if constexpr (sizeof(T) == 4) {
       chunk.word[i] = __float_as_uint(x[i]);
     } else if constexpr (sizeof(T) == 2) {
-      if constexpr (std::is_same_v<T, bf16>) {
+      if constexpr (std::is_base_of_v<bf16, T>) {
         chunk.word[i] = ptx::pack_bf16(x[2 * i], x[2 * i + 1]);
       } else {
         chunk.word[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);

@@ -36,6 +36,10 @@ __device__ __forceinline__ void for_each_pair(Accumulator<MI, NI>& acc, F&& f) {
 
 template <typename T>
 inline constexpr bool kIs16Bit = sizeof(T) == 2;
+// Products with f32 are taken in f32.
+template <typename T>
+inline constexpr bool kPlain = std::is_same_v<T, float> || std::is_same_v<T, small_bf16> ||
+                               std::is_same_v<T, small_f16>;
 
 // kAt: a is [k][m]; kBt: b is [n][k]. k is a multiple of 16.
 template <bool kAt, bool kBt, typename T, int MI, int NI>
@@ -57,7 +61,7 @@ __device__ __forceinline__ void warp_gemm_16bit(Accumulator<MI, NI>& acc, const 
   };
   const auto multiply = [&](int i, int j, const std::uint32_t (&fa)[4],
                             const std::uint32_t (&fb)[4]) {
-    if constexpr (std::is_same_v<T, bf16>) {
+    if constexpr (std::is_base_of_v<bf16, T>) {
       ptx::mma_bf16(acc[i][j], fa, fb[0], fb[1]);
       ptx::mma_bf16(acc[i][j + 1], fa, fb[2], fb[3]);
     } else {
@@ -125,9 +129,9 @@ __device__ __forceinline__ void warp_gemm_tf32(Accumulator<MI, NI>& acc, const T
 
 // Plain f32 arithmetic in the same accumulator layout. Sums of 16 products are added to the total,
 // which keeps long sums as exact as the blocked ones of a BLAS.
-template <bool kAt, bool kBt, int MI, int NI>
-__device__ __forceinline__ void warp_gemm_f32(Accumulator<MI, NI>& acc, const float* a, int lda,
-                                              const float* b, int ldb, int k) {
+template <bool kAt, bool kBt, typename TA, typename TB, int MI, int NI>
+__device__ __forceinline__ void warp_gemm_f32(Accumulator<MI, NI>& acc, const TA* a, int lda,
+                                              const TB* b, int ldb, int k) {
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
 #pragma unroll 1
   for (int first = 0; first < k; first += 16) {
@@ -141,13 +145,13 @@ __device__ __forceinline__ void warp_gemm_f32(Accumulator<MI, NI>& acc, const fl
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int m = i * 16 + g + e * 8;
-          va[i][e] = kAt ? a[step * lda + m] : a[m * lda + step];
+          va[i][e] = to_float(kAt ? a[step * lda + m] : a[m * lda + step]);
         }
 #pragma unroll
       for (int j = 0; j < NI; ++j) {
         const int n = j * 8 + t * 2;
-        const float b0 = kBt ? b[n * ldb + step] : b[step * ldb + n];
-        const float b1 = kBt ? b[(n + 1) * ldb + step] : b[step * ldb + n + 1];
+        const float b0 = to_float(kBt ? b[n * ldb + step] : b[step * ldb + n]);
+        const float b1 = to_float(kBt ? b[(n + 1) * ldb + step] : b[step * ldb + n + 1]);
 #pragma unroll
         for (int i = 0; i < MI; ++i)
 #pragma unroll
@@ -171,7 +175,7 @@ __device__ __forceinline__ void warp_gemm(Accumulator<MI, NI>& acc, const TA* a,
                                           const TB* b, int ldb, int k) {
   if constexpr (kIs16Bit<TA> && std::is_same_v<TA, TB>) {
     warp_gemm_16bit<kAt, kBt>(acc, a, lda, b, ldb, k);
-  } else if constexpr (std::is_same_v<TA, float> && std::is_same_v<TB, float>) {
+  } else if constexpr (kPlain<TA> && kPlain<TB>) {
     warp_gemm_f32<kAt, kBt>(acc, a, lda, b, ldb, k);
   } else {
     warp_gemm_tf32<kAt, kBt>(acc, a, lda, b, ldb, k);

@@ -24,7 +24,8 @@ struct LinearArgs {
   int dk_padded;  // DK of the kernels
   Map map;
   float scale, eps;
-  int stages;  // row tiles in flight
+  float summary_scale;  // of what the summary kernel writes
+  int stages;           // row tiles in flight
 
   const DeviceBlock* q_table;  // [q_blocks]
   const DeviceBlock* k_table;  // [k_blocks]

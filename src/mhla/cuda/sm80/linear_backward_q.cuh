@@ -7,7 +7,7 @@ namespace mhla::cuda {
 
 template <typename L>
 constexpr int backward_q_bytes(int stages) {
-  return stages * (L::KTile::kBytes + 2 * L::VTile::kBytes) + L::kGBytes + L::STile::kBytes +
+  return stages * (L::KTile::kBytes + L::VTile::kBytes) + L::kGBytes + L::STile::kBytes +
          L::kVectorBytes + L::kDotBytes + L::kRowBytes;
 }
 
@@ -59,24 +59,22 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
   extern __shared__ __align__(16) unsigned char shared[];
   T* q_tiles = reinterpret_cast<T*>(shared);
   T* d_tiles = q_tiles + args.stages * KTile::kElements;
-  T* o_tiles = d_tiles + args.stages * VTile::kElements;
-  G* g_apart = reinterpret_cast<G*>(o_tiles + args.stages * VTile::kElements);
+  G* g_apart = reinterpret_cast<G*>(d_tiles + args.stages * VTile::kElements);
   G* s_tile = reinterpret_cast<G*>(reinterpret_cast<unsigned char*>(g_apart) + L::kGBytes);
   float* z = reinterpret_cast<float*>(s_tile + L::STile::kElements);
   float* dots = z + L::DK;
-  float* dots_o = dots + L::kRows * KTile::kPerRow;
+  float* dots_o = dots + L::kRows * KTile::kPerRow;  // [kRows][kRowN]
   float* factors = dots_o + L::kRows * VTile::kPerRow;
   float* e = factors + L::kRows;
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* o = args.o.head<const T>(place.batch, place.head);
   const T* d_o = args.d_o.head<const T>(place.batch, place.head);
   const std::int64_t summary = place.summary;
   const G* mixed = static_cast<const G*>(args.mixed) + summary * args.entries;
   G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.entries;
-  const bool with_o = args.rows == Rows::dot;  // then dv has one tile
+  const bool dot = args.rows == Rows::dot;  // then dv has one tile
   const bool with_rows = args.has_rows;
 
   // A step is one dv tile of one row tile; with several dv tiles there is one stage.
@@ -89,9 +87,6 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
       KTile::load(q_tiles + stage * KTile::kElements, q, args.q, block, first, args.dk);
     }
     VTile::load(d_tiles + stage * VTile::kElements, d_o + j * L::DV, args.d_o, block, first, cols);
-    if (with_o) {
-      VTile::load(o_tiles + stage * VTile::kElements, o, args.o, block, first, cols);
-    }
     if (step == 0 || args.dv_tiles > 1) L::STile::load(s_tile, mixed + j * (L::DK * L::DV));
     ptx::copy_commit();
   };
@@ -115,36 +110,23 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
     T* q_tile = q_tiles + stage * KTile::kElements;
     T* d_tile = d_tiles + stage * VTile::kElements;
 
-    // phi(q), and the two row dots the factor and the gradient of the denominator need.
+    // phi(q), and the dot product that the factor of a row needs.
     if (j == 0) {
       map_tile<KTile>(q_tile, args.map, rows, args.dk,
                       [&](int row, int col, const float (&x)[kChunk<T>]) {
-                        if (!with_o) return;
-                        float dot = 0.f;
+                        if (!dot) return;
+                        float sum = 0.f;
 #pragma unroll
-                        for (int i = 0; i < kChunk<T>; ++i) dot += x[i] * z[col + i];
-                        dots[row * KTile::kPerRow + col / kChunk<T>] = dot;
+                        for (int i = 0; i < kChunk<T>; ++i) sum += x[i] * z[col + i];
+                        dots[row * KTile::kPerRow + col / kChunk<T>] = sum;
                       });
-    }
-    if (with_o) {
-      const T* o_tile = o_tiles + stage * VTile::kElements;
-      VTile::transform(d_tile, [&](int row, int col, const float (&x)[kChunk<T>]) {
-        float y[kChunk<T>];
-        unpack<T>(*reinterpret_cast<const Chunk*>(o_tile + row * VTile::kLd + col), y);
-        float dot = 0.f;
-#pragma unroll
-        for (int i = 0; i < kChunk<T>; ++i) dot += x[i] * y[i];
-        dots_o[row * VTile::kPerRow + col / kChunk<T>] = dot;
-        return false;
-      });
     }
     __syncthreads();
     const int r = threadIdx.x;
     if (r < L::kRows) {
       float factor = r < rows ? args.scale : 0.f, gradient = 0.f;
-      if (with_o) {
+      if (dot) {
         factor = row_factor(args.scale, args.eps, sum_parts(dots, r, KTile::kPerRow));
-        gradient = -factor * sum_parts(dots_o, r, VTile::kPerRow);
       } else if (args.rows == Rows::given && r < rows) {
         const std::int64_t at = summary * args.slots + block.slot(t * L::kRows + r);
         factor = args.row_inv[at];
@@ -155,7 +137,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
     }
     __syncthreads();
 
-    // g, and the weighted sum of queries.
+    // g = d_o * factor.
     VTile::transform(d_tile, [&](int row, int col, float (&x)[kChunk<T>]) {
 #pragma unroll
       for (int i = 0; i < kChunk<T>; ++i) x[i] *= factors[row];
@@ -167,13 +149,6 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
       }
       return L::kSameType;
     });
-    if (with_rows && j == 0) {
-      KTile::transform(q_tile, [&](int row, int, const float (&x)[kChunk<T>]) {
-#pragma unroll
-        for (int i = 0; i < kChunk<T>; ++i) dz[i] += e[row] * x[i];
-        return false;
-      });
-    }
     __syncthreads();
     const G* g;
     if constexpr (L::kSameType) g = d_tile;
@@ -195,7 +170,32 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
       clear(ds);
       __syncthreads();
     }
+    if (dot) {  // <d_o, o> is phi(q) . (S~ g), with an o that was never rounded
+      float sums[2] = {};
+      for_each_pair(dq, [&](int row, int col, float x, float y) {
+        const float2 phi = load_pair(q_tile + (L::row_row() + row) * KTile::kLd + col0 + col);
+        sums[row / 8] += phi.x * x + phi.y * y;
+      });
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[half] += ptx::exchange(sums[half], 1);
+        sums[half] += ptx::exchange(sums[half], 2);
+        const int row = L::row_row() + static_cast<int>(threadIdx.x % 32) / 4 + 8 * half;
+        if (threadIdx.x % 4 == 0) dots_o[row * L::kRowN + L::row_part()] = sums[half];
+      }
+      __syncthreads();
+      if (r < L::kRows) e[r] = -factors[r] * sum_parts(dots_o, r, L::kRowN);
+      __syncthreads();
+    }
     if (j + 1 == args.dv_tiles) {
+      if (with_rows) {  // the weighted sum of queries
+        KTile::transform(q_tile, [&](int row, int, const float (&x)[kChunk<T>]) {
+#pragma unroll
+          for (int i = 0; i < kChunk<T>; ++i) dz[i] += e[row] * x[i];
+          return false;
+        });
+        __syncthreads();
+      }
       for_each_pair(dq, [&](int row, int col, float& x, float& y) {
         T* at = q_tile + (L::row_row() + row) * KTile::kLd + col0 + col;
         const float2 phi = load_pair(at);

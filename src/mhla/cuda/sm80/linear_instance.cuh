@@ -6,7 +6,7 @@
 #include "mhla/cuda/sm80/linear_causal_backward.cuh"
 #include "mhla/cuda/sm80/linear_forward.cuh"
 #include "mhla/cuda/sm80/linear_kernels.h"
-#include "mhla/cuda/sm80/packed_causal.cuh"
+#include "mhla/cuda/sm80/packed_blocks.cuh"
 
 namespace mhla::cuda {
 
@@ -31,9 +31,15 @@ void add_packed(LinearKernels& k) {
   k.packed_backward_kv = staged(packed_backward_kv<P>, P::kThreads, P::kBackwardKvBlocks,
                                 kMostStages, packed_backward_kv_bytes<P>);
   using Causal = PackedCausalTiles<P>;
-  k.packed_readout_causal = {packed_readout_causal<P>, P::kThreads, 1, Causal::kBytes};
+  k.packed_readout_causal = {packed_readout_causal<P>, P::kThreads, 1, Causal::kReadoutBytes};
   k.packed_backward_q_causal = {packed_backward_q_causal<Q>, Q::kThreads, 1, Causal::kBytes};
   k.packed_backward_kv_causal = {packed_backward_kv_causal<P>, P::kThreads, 1, Causal::kBytes};
+  if constexpr (DV % 64 == 0) {
+    k.packed_readout_block = {packed_readout_block<P>, P::kThreads, 1,
+                              CausalReadoutTiles<P>::kBytes};
+    k.packed_backward_block = {packed_backward_block<P>, P::kThreads, 1,
+                               CausalGradientTiles<P>::kBytes};
+  }
 }
 
 template <typename T, int DK, int DV>

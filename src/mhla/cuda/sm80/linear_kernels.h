@@ -29,6 +29,9 @@ struct LinearKernels {
   LinearKernel packed_backward_q, packed_backward_kv;  // one dv tile; bf16 only
   // Causal, blocks of one row tile; bf16 only.
   LinearKernel packed_readout_causal, packed_backward_q_causal, packed_backward_kv_causal;
+  // The same for all of dv at once, without a normaliser; those of the backward in one, which
+  // wants the gradients of both summaries.
+  LinearKernel packed_readout_block, packed_backward_block;
   LinearKernel readout_causal, backward_q_causal, backward_kv_causal;
 };
 
@@ -44,6 +47,13 @@ struct WeightGradientKernel {
   int threads;
   int bytes;
 };
+
+// Kernels that keep all weights in shared memory: one sequence, one matrix; bf16 only.
+struct ResidentKernels {
+  MixKernel mix, mix_transposed;
+  WeightGradientKernel weight_gradient;  // may be none
+};
+const ResidentKernels* resident_kernels(int blocks);  // null: there is none
 
 inline constexpr int kMixKernels = 5, kWeightGradientKernels = 4;
 
@@ -70,6 +80,11 @@ MHLA_LINEAR_KERNELS(bf16)
 MHLA_LINEAR_KERNELS(f16)
 MHLA_LINEAR_KERNELS(f32)
 #undef MHLA_LINEAR_KERNELS
+
+// 16-bit inputs of at most kSmallWidth columns, bf16 or f16.
+inline constexpr int kSmallWidth = 16;
+const LinearKernels& linear_kernels_small(bool brain);
+const TypeKernels& type_kernels_small(bool brain);
 
 Kernel<MixArgs> mix_vectors_kernel(bool transposed);
 Kernel<WeightGradientArgs> vector_gradient_kernel();

@@ -16,6 +16,9 @@ struct MixTask {
 // Weights are padded with zeros to multiples of kMixPad; masked ones are zero.
 inline constexpr int kMixPad = 128;
 
+// Thread blocks of the kernels that keep the weights: one a multiprocessor of an H100 or H200.
+inline constexpr int kResidentGrid = 132;
+
 struct MixArgs {
   const MixTask* tasks;
   const void* weights;          // [heads or 1][padded rows][padded cols]
@@ -68,6 +71,7 @@ struct ReduceArgs {
   const float* partial;
   std::int64_t partial_stride;
   int splits;
+  int shares;  // warps of a thread block
   int rows_padded, cols_padded;
   int mask;
   int used_rows, used_cols;

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
                col0 + b] = sum;
 }
 
+// 32 weights a thread block; args.shares warps take turns at the partial sums.
 __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
   ptx::begin_after_previous();
   __shared__ float sums[32][33];
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
                            (static_cast<std::int64_t>(matrix) * args.rows_padded + i) *
                                args.cols_padded +
                            b;
-#pragma unroll 4
-    for (int split = lane; split < args.splits; split += 32) {
+#pragma unroll 8
+    for (int split = lane; split < args.splits; split += args.shares) {
       sum += partial[split * args.partial_stride];
     }
   }
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
     for (int block = 0; block < args.blocks; ++block) {
       if (args.block_index[block] != i) continue;
       const int pairs = args.per_head ? args.batch : args.batch * args.heads;
-      for (int p = lane; p < pairs; p += 32) {
+      for (int p = lane; p < pairs; p += args.shares) {
         const std::int64_t pair = args.per_head ? static_cast<std::int64_t>(p) * args.heads + matrix
                                                 : p;
         sum += args.diagonal_terms[pair * args.blocks + block];
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(1024) reduce_gradient(const ReduceArgs args) {
   __syncthreads();
   if (lane > 0 || !exists) return;
   float total = 0.f;
-  for (int share = 0; share < 32; ++share) total += sums[share][column];
+  for (int share = 0; share < args.shares; ++share) total += sums[share][column];
   args.d_mixing[matrix * args.head_stride + i * args.row_stride + b * args.col_stride] = total;
 }
 

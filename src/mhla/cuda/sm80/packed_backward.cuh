@@ -5,43 +5,37 @@
 
 namespace mhla::cuda {
 
+// d_q leaves through one tile of its own.
 template <typename P>
 constexpr int packed_backward_q_bytes(int stages) {
-  return 2 * (stages * (P::kKElements + P::kVElements + P::kOutElements) + P::STile::kElements) +
-         4 * P::DK + 2 * 3 * P::kRows;
+  return 2 * (stages * (P::kKElements + P::kVElements) + P::kKElements + P::STile::kElements) +
+         4 * P::DK + 2 * 3 * P::kRows + 2 * 4 * P::kRN * P::kRows;
 }
 
-// Diagonal of a b^T for the group's 16 rows: the dot products of its rows, in the lanes that hold
-// them: lane 4 r + r / 2 for rows r and r + 8.
+// The sum over a row, of which each lane of a quad and each warp of the group has a part. Parts of
+// warps meet in `parts` [kRN][rows]; calls must be a barrier of the group apart.
 template <typename P>
-__device__ __forceinline__ void row_dots(float (&low)[4], float (&high)[4], const bf16* a,
-                                         const bf16* b) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const bf16* pa = a + lane % 16 * P::VRows::kLd + lane / 16 * 8;
-  const bf16* pb = b + (lane % 8 + lane / 16 * 8) * P::VRows::kLd + lane / 8 % 2 * 8;
+__device__ __forceinline__ void sum_rows(float (&x)[2], float* parts) {
 #pragma unroll
-  for (int step = 0; step < P::DV; step += 16) {
-    std::uint32_t fa[4], fb[4];
-    ptx::load_matrix(fa, pa + step);
-    ptx::load_matrix(fb, pb + step);
-    ptx::mma_bf16(low, fa, fb[0], fb[1]);
-    ptx::mma_bf16(high, fa, fb[2], fb[3]);
+  for (int half = 0; half < 2; ++half) {
+    x[half] += ptx::exchange(x[half], 1);
+    x[half] += ptx::exchange(x[half], 2);
   }
-}
-
-// den = phi(q) z for the group's rows, in lanes that start a quad.
-template <typename P>
-__device__ __forceinline__ void row_denominators(float (&den)[4], const bf16* rows,
-                                                 const bf16* s_tile) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const bf16* pa = rows + lane % 16 * P::KRows::kLd + lane / 16 * 8;
-  const bf16* pz = s_tile + lane % 16 * P::STile::kLd + P::DV;
+  if constexpr (P::kRN > 1) {
+    const int lane = static_cast<int>(threadIdx.x % 32), row = P::Warps::index() * 16 + lane / 4;
+    if (lane % 4 == 0) {
+      parts[P::Warps::part() * P::kRows + row] = x[0];
+      parts[P::Warps::part() * P::kRows + row + 8] = x[1];
+    }
+    P::Warps::sync();
 #pragma unroll
-  for (int step = 0; step < P::DK; step += 16) {
-    std::uint32_t a[4], z[2];
-    ptx::load_matrix(a, pa + step);
-    ptx::load_matrix_pair_transposed(z, pz + step * P::STile::kLd);
-    ptx::mma_bf16(den, a, z[0], z[1]);
+    for (int half = 0; half < 2; ++half) {
+      x[half] = 0.f;
+#pragma unroll
+      for (int part = 0; part < P::kRN; ++part) {
+        x[half] += parts[part * P::kRows + row + 8 * half];
+      }
+    }
   }
 }
 
@@ -97,17 +91,18 @@ __global__ void __launch_bounds__(P::kThreads, P::kBackwardQBlocks)
   extern __shared__ __align__(16) unsigned char shared[];
   bf16* q_tiles = reinterpret_cast<bf16*>(shared);
   bf16* d_tiles = q_tiles + args.stages * P::kKElements;
-  bf16* o_tiles = d_tiles + args.stages * P::kVElements;  // o, then d_q on its way out
-  bf16* s_tile = o_tiles + args.stages * P::kOutElements;
+  bf16* staged = d_tiles + args.stages * P::kVElements;  // d_q on its way out
+  bf16* s_tile = staged + P::kKElements;
   float* z = reinterpret_cast<float*>(s_tile + P::STile::kElements);
   bf16* factors = reinterpret_cast<bf16*>(z + P::DK);
   bf16* e_high = factors + P::kRows;
   bf16* e_low = e_high + P::kRows;
+  float* den_parts = reinterpret_cast<float*>(e_low + P::kRows);
+  float* dot_parts = den_parts + P::kRN * P::kRows;
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const bf16* q = args.q.head<const bf16>(place.batch, place.head);
-  const bf16* o = args.o.head<const bf16>(place.batch, place.head);
   const bf16* d_o = args.d_o.head<const bf16>(place.batch, place.head);
   const bf16* mixed = static_cast<const bf16*>(args.mixed) + place.summary * args.entries;
   bf16* d_mixed = static_cast<bf16*>(args.d_mixed) + place.summary * args.entries;
@@ -115,7 +110,6 @@ __global__ void __launch_bounds__(P::kThreads, P::kBackwardQBlocks)
 
   const int tiles = (block.count + P::kRows - 1) / P::kRows;
   P::STile::load(s_tile, mixed);
-  if (dot) load_key_sum<P>(s_tile, mixed + P::DK * P::DV);
   for_each_of<P::DK, P::kThreads>([&](int c) {
     z[c] = dot             ? to_float(mixed[P::DK * P::DV + c])
            : args.has_rows ? args.z_read[place.summary * P::DK + c]
@@ -134,64 +128,64 @@ __global__ void __launch_bounds__(P::kThreads, P::kBackwardQBlocks)
       const int tokens = group_tokens<typename P::Warps>(block, next * P::kRows);
       P::KRows::load(q_tiles + stage * P::kKElements, q, args.q, tokens, args.dk);
       P::VRows::load(d_tiles + stage * P::kVElements, d_o, args.d_o, tokens, args.dv);
-      if (dot) P::VRows::load(o_tiles + stage * P::kOutElements, o, args.o, tokens, args.dv);
     });
     const int stage = stages.now;
     bf16* q_tile = q_tiles + stage * P::kKElements;
     const bf16* d_tile = d_tiles + stage * P::kVElements;
-    bf16* o_tile = o_tiles + stage * P::kOutElements;
     P::KRows::map(q_tile, args.map, block.count - t * P::kRows, args.dk);
     if (t == 0) __syncthreads();  // the summary is there
     else P::Warps::sync();
 
+    // S~ d_o: times phi(q) it gives <d_o, o> / factor, with an o that was never rounded.
+    Accumulator<1, P::kKI> dq;
+    clear(dq);
+    const int col0 = P::Warps::part() * P::kKI * 8;
+    mma_ABt(dq, d_tile + group_row * P::VRows::kLd, P::VRows::kLd, s_tile + col0 * P::STile::kLd,
+            P::STile::kLd, P::DV);
+    const int at = (group_row + lane / 4) * P::KRows::kLd + col0;
+    const bf16* phi_row = q_tile + at;
+    float den[2] = {}, product[2] = {};
+    if (dot) {
+      for_each_half(dq, [&](int half, int col, float x, float y) {
+        const float2 phi = load_pair(phi_row + half * 8 * P::KRows::kLd + col);
+        den[half] += phi.x * z[col0 + col] + phi.y * z[col0 + col + 1];
+        product[half] += phi.x * x + phi.y * y;
+      });
+      sum_rows<P>(den, den_parts);
+      sum_rows<P>(product, dot_parts);
+    }
+
     // Factor and denominator gradient of rows lane / 4 and lane / 4 + 8 of the group.
     float factor[2], e[2];
-    float den[4] = {}, low[4] = {}, high[4] = {};
-    if (dot) {
-      row_denominators<P>(den, q_tile + group_row * P::KRows::kLd, s_tile);
-      row_dots<P>(low, high, d_tile + group_row * P::VRows::kLd,
-                  o_tile + group_row * P::VRows::kLd);
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 4, position = t * P::kRows + group_row + row + 8 * half;
       factor[half] = position < block.count ? args.scale : 0.f;
       e[half] = 0.f;
       if (dot) {
-        const float total = args.scale * ptx::broadcast(den[2 * half], row * 4) + args.eps;
-        const float* dots = half == 0 ? low : high + 2;
-        const float product = ptx::broadcast(row % 2 == 0 ? dots[0] : dots[1], row * 4 + row / 2);
+        const float total = args.scale * den[half] + args.eps;
         factor[half] = total == 0.f || position >= block.count ? 0.f : args.scale / total;
-        e[half] = -factor[half] * product;
+        e[half] = -factor[half] * factor[half] * product[half];
       } else if (args.rows == Rows::given && position < block.count) {
-        const std::int64_t at = place.summary * args.slots + block.slot(position);
-        factor[half] = args.row_inv[at];
-        e[half] = args.has_rows ? args.row_e[at] : 0.f;
+        const std::int64_t slot = place.summary * args.slots + block.slot(position);
+        factor[half] = args.row_inv[slot];
+        e[half] = args.has_rows ? args.row_e[slot] : 0.f;
       }
       if (lane % 4 == 0 && P::Warps::part() == 0) {
-        const int at = group_row + row + 8 * half;
-        factors[at] = from_float<bf16>(factor[half]);
+        const int r = group_row + row + 8 * half;
+        factors[r] = from_float<bf16>(factor[half]);
         // NOTE: the gradient of a mixing weight is a difference of what dS~ and dz~ give. They
         // cancel only if both see the same rounded factor.
-        const float rounded = to_float(factors[at]);
+        const float rounded = to_float(factors[r]);
         const float ratio = factor[half] == 0.f ? 0.f : rounded / factor[half];
         const float x = dot ? e[half] * ratio : e[half];
         const bf16 high_part = from_float<bf16>(x);
-        e_high[at] = high_part;
-        e_low[at] = from_float<bf16>(x - to_float(high_part));
+        e_high[r] = high_part;
+        e_low[r] = from_float<bf16>(x - to_float(high_part));
       }
     }
 
-    // d_q = (S~ d_o * factor + e z) * phi'(q), staged where o was.
-    Accumulator<1, P::kKI> dq;
-    clear(dq);
-    const int col0 = P::Warps::part() * P::kKI * 8;
-    mma_ABt(dq, d_tile + group_row * P::VRows::kLd, P::VRows::kLd, s_tile + col0 * P::STile::kLd,
-            P::STile::kLd, P::DV);
-    P::Warps::sync();
-    bf16* staged = o_tile + P::kStagedAt;
-    const int at = (group_row + lane / 4) * P::KRows::kLd + col0;
-    const bf16* phi_row = q_tile + at;
+    // d_q = (S~ d_o * factor + e z) * phi'(q).
     for_each_half(dq, [&](int half, int col, float x, float y) {
       const float2 phi = load_pair(phi_row + half * 8 * P::KRows::kLd + col);
       x = (x * factor[half] + e[half] * z[col0 + col]) * feature_gradient(args.map, phi.x);

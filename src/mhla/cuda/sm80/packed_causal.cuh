@@ -15,22 +15,24 @@ struct PackedCausalTiles {
   float *factors, *dden;
   bf16 *factors_bf16, *e_high, *e_low;
 
-  static constexpr int kBytes = 2 * (2 * P::kKElements + 2 * P::kVElements + P::STile::kElements +
-                                     P::kRows * kPLd) +
-                                P::kRows * (2 * 4 + 3 * 2);
+  static constexpr int kReadoutBytes = 2 * (2 * P::kKElements + P::kVElements +
+                                            P::STile::kElements + P::kRows * kPLd) +
+                                       P::kRows * (2 * 4 + 3 * 2);
+  static constexpr int kBytes = kReadoutBytes + 2 * P::kVElements;  // d_o: backward only
+  static_assert(kReadoutBytes % 16 == 0);
 
   __device__ explicit PackedCausalTiles(unsigned char* shared) {
     q = reinterpret_cast<bf16*>(shared);
     k = q + P::kKElements;
     v = k + P::kKElements;
-    d_o = v + P::kVElements;
-    s = d_o + P::kVElements;
+    s = v + P::kVElements;
     p = s + P::STile::kElements;
     factors = reinterpret_cast<float*>(p + P::kRows * kPLd);
     dden = factors + P::kRows;
     factors_bf16 = reinterpret_cast<bf16*>(dden + P::kRows);
     e_high = factors_bf16 + P::kRows;
     e_low = e_high + P::kRows;
+    d_o = reinterpret_cast<bf16*>(shared + kReadoutBytes);
   }
 
   // The factor of each row, and the gradients of its denominator.

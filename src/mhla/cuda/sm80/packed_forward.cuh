@@ -47,9 +47,10 @@ __device__ __forceinline__ void add_summary(Accumulator<P::kSumMI, P::kSumNI>& a
 // A [DK x DV] sum leaves through shared memory, in whole lines.
 template <typename P>
 __device__ __forceinline__ void store_summary(Accumulator<P::kSumMI, P::kSumNI>& acc, bf16* staged,
-                                              bf16* out) {
+                                              bf16* out, float scale = 1.f) {
   for_each_pair(acc, [&](int row, int col, float x, float y) {
-    store_pair(staged + (P::sum_row() + row) * P::STile::kLd + P::sum_col() + col, x, y);
+    store_pair(staged + (P::sum_row() + row) * P::STile::kLd + P::sum_col() + col, x * scale,
+               y * scale);
   });
   __syncthreads();
   P::STile::store(staged, out);
@@ -118,7 +119,8 @@ __global__ void __launch_bounds__(P::kThreads, P::kBlocks) packed_summaries(cons
   }
 
   bf16* out = static_cast<bf16*>(args.summaries) + place.summary * args.entries;
-  store_summary<P>(acc, reinterpret_cast<bf16*>(shared), out + place.tile_v * (P::DK * P::DV));
+  store_summary<P>(acc, reinterpret_cast<bf16*>(shared), out + place.tile_v * (P::DK * P::DV),
+                   args.summary_scale);
   if (with_sums) {
     store_key_sum<P>(sums, false,
                      args.sums_inside ? out + args.dv_tiles * (P::DK * P::DV) : nullptr,

@@ -186,9 +186,6 @@ struct Packed {
   using VRows = GroupRows<DV, kRN>;
   using STile = MatrixTile<bf16, DK, DV, kThreads>;
   static constexpr int kKElements = kRows * KRows::kLd, kVElements = kRows * VRows::kLd;
-  // o, and d_q on its way out: in the same rows when both are equally wide.
-  static constexpr int kStagedAt = DK == DV ? 0 : kVElements;
-  static constexpr int kOutElements = kStagedAt + kKElements;
 
   static constexpr int kSumMI = DK / 16 / Shape::kSumM, kSumNI = DV / 8 / Shape::kSumN;
   static __device__ __forceinline__ unsigned warp() { return threadIdx.x / 32; }

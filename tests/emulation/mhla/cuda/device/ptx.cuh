@@ -134,8 +134,9 @@ T broadcast(T x, int from) {
   emulator::sync_warp();
   return result;
 }
+inline float exchange(float x, int mask) { return broadcast(x, emulator::lane() ^ mask); }
 inline float sum_of_warp(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += broadcast(x, emulator::lane() ^ offset);
+  for (int offset = 16; offset > 0; offset /= 2) x += exchange(x, offset);
   return x;
 }
 inline void sync_warp() { emulator::sync_warp(); }
