@@ -124,6 +124,11 @@ std::tuple<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weig
   return {at::silu(y).transpose(1, 2), last};
 }
 
+Tensor unit_norm(const Tensor& x, double eps) {
+  const Tensor wide_x = wide(x);
+  return (wide_x * (wide_x.square().sum(-1, /*keepdim=*/true) + eps).rsqrt()).to(x.scalar_type());
+}
+
 Tensor gated_head_norm(const Tensor& o, const OptionalTensor& gate, const Tensor& weight,
                        double eps) {
   const Tensor wide_o = wide(o);

@@ -30,6 +30,9 @@ std::tuple<at::Tensor, at::Tensor> short_convolution(const at::Tensor& x, const 
                                                      const OptionalTensor& bias = std::nullopt,
                                                      const OptionalTensor& state = std::nullopt);
 
+// x / sqrt(sum x^2 + eps) over the last dimension.
+at::Tensor unit_norm(const at::Tensor& x, double eps = 1e-6);
+
 // RMSNorm over the last dimension, times SiLU(gate). o, gate [B, N, H, D], weight [D].
 at::Tensor gated_head_norm(const at::Tensor& o, const OptionalTensor& gate,
                            const at::Tensor& weight, double eps = 1e-6);

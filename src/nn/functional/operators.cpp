@@ -16,6 +16,7 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       "short_convolution(Tensor x, Tensor weight, Tensor? bias=None, Tensor? state=None) -> "
       "(Tensor, Tensor)",
       TORCH_FN(f::short_convolution));
+  m.def("unit_norm(Tensor x, float eps=1e-6) -> Tensor", TORCH_FN(f::unit_norm));
   m.def("gated_head_norm(Tensor o, Tensor? gate, Tensor weight, float eps=1e-6) -> Tensor",
         TORCH_FN(f::gated_head_norm));
   m.def("gate_then_norm(Tensor y, Tensor z, Tensor weight, float eps=1e-5) -> Tensor",

@@ -1,0 +1,77 @@
+// Attention layers by name: what every one of them offers, and how a text describes one.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mhla::nn {
+
+// What a causal layer remembers between calls; its tensors are the layer's own affair.
+using AttentionState = std::vector<at::Tensor>;
+
+class Attention : public torch::nn::Module {
+ public:
+  // x [B, N, C] -> [B, N, C], tokens in natural order
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+
+  // Causal layers only: x [B, N, C] continues the sequence of the state (empty: begins one).
+  virtual std::pair<at::Tensor, AttentionState> step(const at::Tensor& x,
+                                                     const AttentionState& state);
+};
+
+// Fills the fields of a config from `dim=384 heads=6 grid=14x14`. Unknown keys and values that do
+// not parse are errors; a typo is answered with the nearest key.
+class OptionReader {
+ public:
+  OptionReader(std::string layer, std::string_view text);
+  void operator()(const char* key, std::int64_t& value);
+  void operator()(const char* key, double& value);
+  void operator()(const char* key, bool& value);
+  void operator()(const char* key, std::string& value);
+  void operator()(const char* key, std::vector<std::int64_t>& value);
+  void finish() const;
+
+ private:
+  const std::string* take(const char* key);
+
+  std::string layer_;
+  std::map<std::string, std::string> given_;
+  std::vector<std::string> known_;
+};
+
+template <typename Config>
+Config read_config(const std::string& layer, std::string_view text) {
+  Config config;
+  OptionReader reader(layer, text);
+  config.fields(reader);
+  reader.finish();
+  return config;
+}
+
+using AttentionFactory = std::function<std::shared_ptr<Attention>(std::string_view options)>;
+
+// At namespace scope of the layer's file: `const AttentionName kName("rala", factory);`
+struct AttentionName {
+  AttentionName(std::string name, AttentionFactory factory);
+};
+
+// A factory for layers built from their own Config.
+template <typename Layer>
+AttentionFactory factory_of(const std::string& name) {
+  return [name](std::string_view options) {
+    return std::make_shared<Layer>(read_config<typename Layer::Config>(name, options));
+  };
+}
+
+std::vector<std::string> attention_names();
+std::shared_ptr<Attention> make_attention(const std::string& name, std::string_view options);
+
+}  // namespace mhla::nn

@@ -1,0 +1,89 @@
+// Small layers that the attention layers are built of.
+#pragma once
+
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rms_norm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mhla/error.h"
+
+namespace mhla::nn {
+
+// NOTE: torch::nn::LinearImpl adds the bias in an operation of its own; Python's layer does not.
+class LinearLayer : public torch::nn::LinearImpl {
+ public:
+  using torch::nn::LinearImpl::LinearImpl;
+  at::Tensor forward(const at::Tensor& x) const {
+    return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
+};
+
+using Linear = std::shared_ptr<LinearLayer>;
+using Conv1d = std::shared_ptr<torch::nn::Conv1dImpl>;
+using Conv2d = std::shared_ptr<torch::nn::Conv2dImpl>;
+
+inline Linear make_linear(std::int64_t in, std::int64_t out, bool bias) {
+  return std::make_shared<LinearLayer>(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+// Causal depthwise: only its parameters are used, by functional::short_convolution.
+inline Conv1d make_short_convolution(std::int64_t channels, std::int64_t size, bool bias) {
+  return std::make_shared<torch::nn::Conv1dImpl>(
+      torch::nn::Conv1dOptions(channels, channels, size).groups(channels).bias(bias));
+}
+
+inline Conv2d make_depthwise(std::int64_t channels, std::int64_t size) {
+  return std::make_shared<torch::nn::Conv2dImpl>(
+      torch::nn::Conv2dOptions(channels, channels, size).groups(channels));
+}
+
+inline Conv2d make_pointwise(std::int64_t in, std::int64_t out) {
+  return std::make_shared<torch::nn::Conv2dImpl>(torch::nn::Conv2dOptions(in, out, 1));
+}
+
+// A 1x1 convolution, on tokens [B, N, C].
+inline at::Tensor apply_pointwise(const Conv2d& layer, const at::Tensor& x) {
+  return at::linear(x, layer->weight.flatten(1), layer->bias);
+}
+
+class RmsNormLayer : public torch::nn::Module {
+ public:
+  explicit RmsNormLayer(std::int64_t width, std::optional<double> eps = std::nullopt)
+      : weight(register_parameter("weight", at::ones({width}))), eps_(eps) {}
+  at::Tensor forward(const at::Tensor& x) const {
+    return at::rms_norm(x, weight.sizes(), weight, eps_);
+  }
+
+  at::Tensor weight;
+
+ private:
+  std::optional<double> eps_;
+};
+using RmsNorm = std::shared_ptr<RmsNormLayer>;
+
+inline RmsNorm make_rms_norm(std::int64_t width, std::optional<double> eps = std::nullopt) {
+  return std::make_shared<RmsNormLayer>(width, eps);
+}
+
+inline at::Tensor split_heads(const at::Tensor& x, std::int64_t heads) {
+  return x.unflatten(-1, {heads, -1});  // [B, N, C] -> [B, N, H, D]
+}
+
+inline void check_heads(const char* layer, std::int64_t width, std::int64_t heads) {
+  if (width > 0 && heads > 0 && width % heads == 0) return;
+  fail("attention", layer, ": a width of ", width, " does not divide into ", heads, " heads");
+}
+
+inline void check_grid(const char* layer, const std::vector<std::int64_t>& grid, std::size_t axes) {
+  if (grid.size() == axes) return;
+  fail("attention", layer, ": grid: expected ", axes, " axes, got ", grid.size());
+}
+
+}  // namespace mhla::nn

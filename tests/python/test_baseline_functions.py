@@ -1,0 +1,278 @@
+"""The functions of the baselines against their definitions, in f64: values, gradients, odd lengths."""
+
+from __future__ import annotations
+
+import mhla  # noqa: F401  registers torch.ops.mhla
+import naive_attention as naive
+import pytest
+import torch
+import torch.nn.functional as F
+
+ops = torch.ops.mhla
+
+
+def tensors(*shapes, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def assert_same(ours, expected, inputs, tolerance=1e-10):
+    """Equal values, and equal gradients of a random linear form of them."""
+    for got, want in zip(ours, expected):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    weights = tensors(*(o.shape for o in expected), seed=9)
+    form = [sum((o * w).sum() for o, w in zip(outputs, weights)) for outputs in (ours, expected)]
+    gradients = [torch.autograd.grad(value, inputs, retain_graph=True) for value in form]
+    for got, want in zip(*gradients):
+        torch.testing.assert_close(got, want, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def qkv(tokens, *, heads=3, dk=8, dv=8, batch=2):
+    return [t.requires_grad_() for t in tensors(*[(batch, tokens, heads, d) for d in (dk, dk, dv)])]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_softmax_attention_equals_its_definition(causal):
+    inputs = qkv(17)
+    assert_same([ops.softmax_attention(*inputs, causal)], [naive.softmax(*inputs, causal=causal)], inputs)
+
+
+def test_causal_softmax_with_a_cache_sees_all_earlier_keys():
+    q, k, v = qkv(17)
+    assert_same([ops.softmax_attention(q[:, 12:], k, v, True)], [naive.softmax(q, k, v, causal=True)[:, 12:]], [q, k])
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-8])
+def test_linear_attention_equals_its_definition(eps):
+    inputs = qkv(17, dv=5)
+    assert_same([ops.linear_attention(*inputs, eps=eps)], [naive.linear(*inputs, eps=eps)], inputs)
+
+
+def test_linear_attention_may_take_other_tensors_in_the_denominator():
+    q, k, v = qkv(12)
+    turned = [ops.rotary(t.relu()) for t in (q, k)]
+    ours = ops.linear_attention(*turned, v, "identity", q_den=q.relu(), k_den=k.relu())
+    above = torch.einsum("bihd,bjhd,bjhe->bihe", *turned, v)
+    below = torch.einsum("bihd,bjhd->bih", q.relu(), k.relu()) + 1e-6
+    assert_same([ours], [above / below.unsqueeze(-1)], [q, k, v])
+
+
+def test_an_unknown_feature_map_names_the_nearest():
+    with pytest.raises(RuntimeError, match="relu_eps"):
+        ops.linear_attention(*qkv(4), "relu_ep")
+
+
+def test_focused_attention_equals_its_definition():
+    inputs = [*qkv(15), tensors((1, 1, 24), seed=3)[0].requires_grad_()]
+    assert_same([ops.focused_attention(*inputs)], [naive.focused(*inputs)], inputs)
+
+
+def test_inline_attention_equals_its_definition_and_keeps_constants():
+    inputs = qkv(15, dv=5)
+    assert_same([ops.inline_attention(*inputs)], [naive.inline(*inputs)], inputs)
+    q, k, v = inputs
+    torch.testing.assert_close(ops.inline_attention(q, k, torch.ones_like(v)), torch.ones_like(v))
+
+
+@pytest.mark.parametrize("name", ["rala", "mala"])
+def test_rala_and_mala_equal_their_definitions(name):
+    inputs, grid = qkv(15), (3, 5)
+    assert_same([getattr(ops, name)(*inputs, grid)], [getattr(naive, name)(*inputs, grid)], inputs)
+
+
+LENGTHS = [1, 2, 15, 16, 17, 64, 65, 129]
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_causal_linear_attention_equals_its_recurrence(tokens):
+    inputs = qkv(tokens, dv=5)
+    assert_same(ops.causal_linear_attention(*inputs), naive.recurrence(*inputs), inputs)
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_retention_equals_its_recurrence(tokens):
+    inputs = qkv(tokens, dv=5)
+    decay = naive.retention_decay(tokens, 3)
+    assert_same(ops.retention(*inputs), naive.recurrence(*inputs, decay), inputs)
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_simple_gla_equals_its_recurrence(tokens):
+    inputs = [*qkv(tokens, dv=5), tensors((2, tokens, 3), seed=4)[0].requires_grad_()]
+    q, k, v, x = inputs
+    g = F.logsigmoid(x)
+    assert_same(ops.simple_gla(q, k, v, g), naive.recurrence(q, k, v, g), inputs)
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+@pytest.mark.parametrize("strength", [1 / 16, 1.0, 30.0])
+def test_gla_equals_its_recurrence_even_for_strong_gates(tokens, strength):
+    inputs = [*qkv(tokens, dv=5), tensors((2, tokens, 3, 8), seed=4)[0].requires_grad_()]
+    q, k, v, x = inputs
+    g = F.logsigmoid(x) * strength
+    assert_same(ops.gla(q, k, v, g), naive.recurrence(q, k, v, g), inputs)
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_the_gated_delta_rule_equals_its_recurrence(tokens):
+    inputs = [*qkv(tokens, dv=5), *(t.requires_grad_() for t in tensors((2, tokens, 3), (2, tokens, 3), seed=4))]
+    q, k, v, x, y = inputs
+    k, g, beta = F.normalize(k, dim=-1), F.logsigmoid(x), y.sigmoid()
+    assert_same(ops.gated_delta_rule(q, k, v, g, beta), naive.recurrence(q, k, v, g, beta), inputs)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("tokens", [1, 17, 65])
+def test_ssd_equals_its_recurrence(tokens, groups):
+    shapes = [(2, tokens, 4, 6), (2, tokens, 4), (4,), (2, tokens, groups, 5), (2, tokens, groups, 5), (4,)]
+    inputs = [t.requires_grad_() for t in tensors(*shapes)]
+    x, dt, a, b, c, d = inputs
+    arguments = (x, F.softplus(dt), -a.exp(), b, c, d)
+    assert_same(ops.ssd(*arguments), naive.ssd(*arguments), inputs)
+
+
+def cut_anywhere(function, arguments, cuts):
+    state, parts = None, []
+    for begin, end in zip([0, *cuts], [*cuts, arguments[0].shape[1]]):
+        part, state = function(*(a[:, begin:end] if a.dim() > 2 else a for a in arguments), state=state)
+        parts.append(part)
+    return torch.cat(parts, 1), state
+
+
+@pytest.mark.parametrize("cuts", [[1, 2, 3], [64], [5, 70]])
+def test_a_sequence_may_come_in_pieces_and_token_by_token(cuts):
+    q, k, v, gates, vectors = tensors(*[(2, 81, 3, 8)] * 3, (2, 81, 3), (2, 81, 3, 8))
+    g, gk, beta = F.logsigmoid(gates), F.logsigmoid(vectors), gates.sigmoid()
+    unit = F.normalize(k, dim=-1)
+    b, c = k[:, :, :1], q[:, :, :1]
+    cases = [
+        (ops.causal_linear_attention, (q, k, v)), (ops.retention, (q, k, v)), (ops.simple_gla, (q, k, v, g)),
+        (ops.gla, (q, k, v, gk)), (ops.gated_delta_rule, (q, unit, v, g, beta)),
+        (ops.ssd, (v, beta, -torch.ones(3), b, c)),
+    ]  # fmt: skip
+    for function, arguments in cases:
+        whole = function(*arguments)
+        for got, want in zip(cut_anywhere(function, arguments, cuts), whole):
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 128])
+def test_the_chunk_length_changes_nothing(chunk):
+    q, k, v, x = tensors(*[(2, 81, 3, 8)] * 4)
+    g = F.logsigmoid(x)
+    torch.testing.assert_close(ops.gla(q, k, v, g, chunk=chunk), ops.gla(q, k, v, g))
+    one = g[..., 0].contiguous()
+    torch.testing.assert_close(ops.simple_gla(q, k, v, one, chunk=chunk), ops.simple_gla(q, k, v, one))
+    k = F.normalize(k, dim=-1)
+    torch.testing.assert_close(
+        ops.gated_delta_rule(q, k, v, one, one.exp(), chunk=chunk), ops.gated_delta_rule(q, k, v, one, one.exp())
+    )
+
+
+def test_low_precision_inputs_keep_their_type_and_an_f32_state():
+    q, k, v, x = tensors(*[(2, 81, 3, 8)] * 4, dtype=torch.bfloat16)
+    for function in (ops.gla, ops.causal_linear_attention, ops.retention):
+        arguments = (q, k, v, F.logsigmoid(x)) if function is ops.gla else (q, k, v)
+        o, state = function(*arguments)
+        exact, _ = function(*(a.double() for a in arguments))
+        assert o.dtype == torch.bfloat16 and state.dtype == torch.float32
+        assert (o - exact).norm() <= 2**-8 * exact.norm()  # only the result is rounded
+
+
+def test_autocast_leaves_the_recurrence_in_f32():
+    q, k, v, x = tensors(*[(2, 81, 3, 8)] * 4, dtype=torch.float32)
+    g = F.logsigmoid(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = ops.gla(q, k, v, g)
+    torch.testing.assert_close(inside, ops.gla(q, k, v, g), rtol=0, atol=0)
+
+
+def test_rotary_turns_halves_by_position():
+    (x,) = tensors((1, 7, 2, 6))
+    j = torch.arange(3, dtype=torch.float64)
+    angle = (torch.arange(7, dtype=torch.float64)[:, None] * 10000 ** (-2 * j / 6))[:, None]
+    z = torch.complex(x[..., :3], x[..., 3:]) * torch.polar(torch.ones_like(angle), angle)
+    torch.testing.assert_close(ops.rotary(x), torch.cat([z.real, z.imag], -1))
+    torch.testing.assert_close(ops.rotary(x[:, 4:], offset=torch.tensor(4)), ops.rotary(x)[:, 4:])
+
+
+def test_grid_rotary_equals_its_definition():
+    (x,) = tensors((1, 15, 2, 8))
+    torch.testing.assert_close(ops.rotary_grid(x, (3, 5)), naive.turn_on_grid(x, (3, 5)))
+
+
+def test_axial_rotary_divides_the_pairs_among_the_axes():
+    (x,) = tensors((1, 24, 2, 16))  # 8 pairs: 4 + 2 + 2
+    places = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in (2, 3, 4)))
+    shares = [4, 2, 2]
+    angle = torch.cat(
+        [places[:, i, None] * 10000 ** (-torch.arange(n, dtype=torch.float64) / n) for i, n in enumerate(shares)], -1
+    )[:, None]
+    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angle), angle)
+    torch.testing.assert_close(ops.rotary_axes(x, (2, 3, 4)), torch.view_as_real(z).flatten(-2))
+
+
+@pytest.mark.parametrize("op", [ops.rotary_grid, ops.rotary_axes])
+def test_a_grid_that_does_not_fit_the_tokens_is_refused(op):
+    with pytest.raises(RuntimeError, match="expected 12 tokens"):
+        op(torch.randn(1, 15, 2, 8), (3, 4))
+
+
+def test_short_convolution_is_causal_and_continues():
+    x, weight, bias = tensors((2, 9, 6), (6, 1, 4), (6,))
+    y, state = ops.short_convolution(x, weight, bias)
+    for t in range(9):
+        window = F.pad(x, (0, 0, 3, 0))[:, t : t + 4]
+        torch.testing.assert_close(y[:, t], F.silu(torch.einsum("bkc,ck->bc", window, weight[:, 0]) + bias))
+    first, middle = ops.short_convolution(x[:, :2], weight, bias)
+    second, last = ops.short_convolution(x[:, 2:], weight, bias, middle)
+    torch.testing.assert_close(torch.cat([first, second], 1), y)
+    torch.testing.assert_close(last, state)
+
+
+def test_gates_and_norms_equal_their_definitions():
+    o, gate, weight = tensors((2, 5, 3, 4), (2, 5, 3, 4), (4,))
+    norm = o / (o.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+    torch.testing.assert_close(ops.gated_head_norm(o, gate, weight), norm * F.silu(gate))
+    torch.testing.assert_close(ops.gated_head_norm(o, None, weight), norm)
+    y = o * F.silu(gate)
+    expected = y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    torch.testing.assert_close(ops.gate_then_norm(o, gate, weight), expected)
+
+
+@pytest.mark.parametrize("grid", [(3, 4), (2, 2, 3)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_grid_convolution_is_depthwise_on_the_grid(grid, shared):
+    axes = len(grid)
+    channels = 5 if shared else 10
+    v, weight, bias = tensors((2, 12, 2, 5), (channels, 1, *[3] * axes), (channels,))
+    got = ops.grid_convolution(v, grid, weight, bias)
+    convolve = F.conv2d if axes == 2 else F.conv3d
+    for head in range(2):
+        part = slice(None) if shared else slice(5 * head, 5 * head + 5)
+        picture = v[:, :, head].reshape(2, *grid, 5).movedim(-1, 1)
+        expected = convolve(picture, weight[part], bias[part], padding=1, groups=5)
+        torch.testing.assert_close(got[:, :, head], expected.movedim(1, -1).reshape(2, 12, 5))
+
+
+def compiled_cases():
+    q, k, v, x = tensors(*[(2, 81, 3, 8)] * 4, dtype=torch.float32)
+    g = F.logsigmoid(x)
+    yield lambda q, k, v: ops.gla(q, k, v, g)[0], (q, k, v)
+    yield lambda q, k, v: ops.gated_delta_rule(q, F.normalize(k, dim=-1), v, g[..., 0], g[..., 0].exp())[0], (q, k, v)
+    yield lambda q, k, v: ops.retention(ops.rotary(q), k, v)[0], (q, k, v)
+    yield lambda q, k, v: ops.mala(q, k, v, (9, 9)), (q, k, v)
+    yield lambda q, k, v: ops.inline_attention(q, k, v), (q, k, v)
+    yield lambda q, k, v: ops.linear_attention(q, k, v), (q, k, v)
+
+
+@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_functions_compile_without_breaks(index, dynamic):
+    function, arguments = list(compiled_cases())[index]
+    arguments = [a.clone().requires_grad_() for a in arguments]
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    got, want = compiled(*arguments), function(*arguments)
+    torch.testing.assert_close(got, want)
+    for a, b in zip(torch.autograd.grad(got.sum(), arguments), torch.autograd.grad(want.sum(), arguments)):
+        torch.testing.assert_close(a, b)
