@@ -11,24 +11,27 @@ namespace {
 
 using cpu::Index;
 
-// Heads with larger summaries than this are shared by all threads, which then need one set of them
-// in their caches. Others go to single threads: that saves the barriers, and summaries do not
-// travel between cores, which need not have a cache in common.
-constexpr std::size_t kSharedHeadBytes = 10 << 20;
+// Heads with more memory than this, summaries and tensors, are shared by all threads, which then
+// need one set of summaries in their caches. Others go to single threads: that saves the barriers,
+// and summaries do not travel between cores, which need not have a cache in common.
+constexpr double kSharedHeadBytes = 24e6;
 
 // Heads per thread between two barriers of the backward pass.
 constexpr Index kHeadsAtOnce = 8;
 
-std::size_t summary_bytes(const Problem& problem, bool backward) {
+double head_bytes(const Problem& problem, bool backward) {
   cpu::Arena arena(nullptr);
   const cpu::Slot slot(problem, backward, arena);
-  return arena.bytes();
+  const Cost cost = linear_cost(problem);
+  const double heads = static_cast<double>(std::max<Index>(cpu::head_count(problem), 1));
+  const double tensors = (backward ? cost.backward_bytes : cost.forward_bytes) / heads;
+  return static_cast<double>(arena.bytes()) + tensors;
 }
 
 struct Schedule {
   Schedule(const Problem& problem, int thread_count, bool backward)
       : threads(thread_count), heads(cpu::head_count(problem)), alone(0) {
-    if (threads > 1 && summary_bytes(problem, backward) <= kSharedHeadBytes) {
+    if (threads > 1 && head_bytes(problem, backward) <= kSharedHeadBytes) {
       alone = heads / threads * threads;
     }
     if (threads == 1) alone = heads;
