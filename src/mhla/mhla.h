@@ -23,7 +23,6 @@ struct Workspace {
 };
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // what cudaMalloc gives, and a cache line
 
-using Stream = void*;  // cudaStream_t; ignored on the CPU
 
 struct ForwardInputs {
   TensorView q;           // [B, Nq, H, dk]

@@ -16,6 +16,11 @@ namespace mhla {
 // Needs a causal or block_causal mask and a 1-D layout of equal blocks; the length in the layout
 // does not bound the stream. A mixing matrix of M rows serves M blocks; a ToeplitzMixing has no
 // end. Prefill, step and the one-shot operator agree to rounding.
+//
+// On a CUDA device all sums live in its memory. Calls only put work on the stream and return; calls
+// of one state belong on one stream, or on streams that the caller orders, and a fork begins behind
+// the last call of its origin. Memory is taken when a block opens, for several blocks at a time; no
+// other step allocates. Saving waits for the device.
 class State {
  public:
   State(const Problem& problem, const MixingMatrix& mixing);
@@ -34,12 +39,14 @@ class State {
   };
 
   // Any number of tokens, any number of times; block_causal takes whole blocks.
-  void prefill(const Inputs& inputs, const TensorView& o);  // o: [B, T, H, dv]
-  void prefill(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o);
-  // One token: T = 1. The cost does not depend on the position, except that opening a block mixes
-  // the closed summaries once.
-  void step(const Inputs& inputs, const TensorView& o);
-  void step(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o);
+  void prefill(const Inputs& inputs, const TensorView& o, Stream stream = nullptr);  // [B, T, H, dv]
+  void prefill(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
+               Stream stream = nullptr);
+  // One token: T = 1. Every step does a share of the mixing that later blocks need, so that none
+  // costs much more than another; the share grows slowly with the number of closed blocks.
+  void step(const Inputs& inputs, const TensorView& o, Stream stream = nullptr);
+  void step(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
+            Stream stream = nullptr);
 
   State fork() const;                // shares closed block summaries
   void rewind(std::int64_t tokens);  // to a block edge at or before the present position

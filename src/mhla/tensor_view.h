@@ -85,4 +85,6 @@ struct TensorView {
   void set_strides(std::initializer_list<std::int64_t> values);
 };
 
+using Stream = void*;  // cudaStream_t; ignored on the CPU
+
 }  // namespace mhla

@@ -138,7 +138,7 @@ TEST(StateBytes, TrailingBytesAreRefused) {
 TEST(StateBytes, OtherFilesAndOtherVersionsAreNamed) {
   expect_corrupt("", "truncated");
   expect_corrupt(std::string(64, 'x'), "not a state");
-  expect_corrupt(with_number<std::uint32_t>(small_file(), 8, 2), "version 2");
+  expect_corrupt(with_number<std::uint32_t>(small_file(), 8, 3), "version 3");
   expect_corrupt(with_number<std::uint32_t>(small_file(), 8, 0), "version 0");
 }
 

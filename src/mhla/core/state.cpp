@@ -82,7 +82,7 @@ State::State(State&&) noexcept = default;
 State& State::operator=(State&&) noexcept = default;
 State::~State() = default;
 
-void State::prefill(const Inputs& inputs, const TensorView& o) {
+void State::prefill(const Inputs& inputs, const TensorView& o, mhla::Stream stream) {
   constexpr const char* kWhere = "state.prefill";
   const Setup& setup = *impl_->setup;
   check_views(kWhere, setup.problem, inputs, o);
@@ -92,18 +92,15 @@ void State::prefill(const Inputs& inputs, const TensorView& o) {
          "token sees its whole block; got ", tokens, " tokens");
   }
   check_reach(kWhere, setup, impl_->tokens(), tokens);
-  // Read into a copy, which shares the closed blocks: running out of memory changes nothing either.
-  streaming::AnyStream next = impl_->stream;
-  std::visit([&](auto& stream) { stream.read(inputs, o); }, next);
-  impl_->stream = std::move(next);
+  std::visit([&](auto& s) { s.read(inputs, o, stream); }, impl_->stream);
 }
 
 void State::prefill(const TensorView& q, const TensorView& k, const TensorView& v,
-                    const TensorView& o) {
-  prefill(Inputs{.q = q, .k = k, .v = v}, o);
+                    const TensorView& o, mhla::Stream stream) {
+  prefill(Inputs{.q = q, .k = k, .v = v}, o, stream);
 }
 
-void State::step(const Inputs& inputs, const TensorView& o) {
+void State::step(const Inputs& inputs, const TensorView& o, mhla::Stream stream) {
   constexpr const char* kWhere = "state.step";
   const Setup& setup = *impl_->setup;
   check_views(kWhere, setup.problem, inputs, o);
@@ -115,12 +112,12 @@ void State::step(const Inputs& inputs, const TensorView& o) {
          " tokens, so single steps need blocks of one token; use prefill");
   }
   check_reach(kWhere, setup, impl_->tokens(), 1);
-  std::visit([&](auto& stream) { stream.read(inputs, o); }, impl_->stream);
+  std::visit([&](auto& s) { s.read(inputs, o, stream); }, impl_->stream);
 }
 
 void State::step(const TensorView& q, const TensorView& k, const TensorView& v,
-                 const TensorView& o) {
-  step(Inputs{.q = q, .k = k, .v = v}, o);
+                 const TensorView& o, mhla::Stream stream) {
+  step(Inputs{.q = q, .k = k, .v = v}, o, stream);
 }
 
 State State::fork() const { return State(std::make_unique<Impl>(*impl_)); }

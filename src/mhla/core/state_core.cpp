@@ -1,302 +1,327 @@
-// Reading tokens into a stream and computing their outputs, chunk by chunk.
+// Reading tokens into a stream, and what is prepared meanwhile.
 //
 // Inside block i the output of token s is (spec 1.7, 1.8)
-//   scale * ( phi(q_s) (P_i + m_ii S) + m_ii * sum_t (phi(q_s) . phi(k_t)) v_t ) / denominator,
-// with S the tokens of the block before the chunk and t the tokens of the chunk up to s. The
-// denominator has the same two parts. block_causal reads the whole block into S first.
+//   scale * phi(q_s) (P_i + m_ii S_i) / denominator,  P_i = sum over b < i of m_ib S_b,
+// with S_i the tokens of the block up to s (all of them for block_causal). P_i needs every closed
+// summary, so its cost grows with the position. Two things keep it small and even:
+// - while block i is read, each step mixes a share of P_{i+1}; S_i itself is added when it closes;
+// - the summaries far back are mixed for a group of kGroup rows at once, each read once for all of
+//   them, while the group before is read.
 #include "mhla/core/state_core.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <atomic>
 #include <utility>
 
-#include "mhla/core/half.h"
+#include "mhla/error.h"
 
 namespace mhla::streaming {
 namespace {
 
-// Bounds the triangle of scores inside a chunk, so that long blocks still cost linear time.
-constexpr std::int64_t kChunk = 64;
+// Rows of a group: their sums fit the registers of a kernel.
+constexpr std::int64_t kGroup = 8;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Part of `left` items when `now` of `remaining` steps are taken.
+std::int64_t share_of(std::int64_t left, std::int64_t now, std::int64_t remaining) {
+  if (now >= remaining) return left;
+  return std::min(left, ceil_div(left * now, remaining));
+}
 
 template <typename T>
-void apply_feature_map(FeatureMap map, T* x, std::int64_t count) {
-  switch (map) {
-    case FeatureMap::relu_eps:
-      for (std::int64_t i = 0; i < count; ++i) x[i] = std::max(x[i], T(0)) + T(kReluEps);
-      return;
-    case FeatureMap::relu:
-      for (std::int64_t i = 0; i < count; ++i) x[i] = std::max(x[i], T(0));
-      return;
-    case FeatureMap::elu1:
-      for (std::int64_t i = 0; i < count; ++i) x[i] = x[i] > T(0) ? x[i] + T(1) : std::exp(x[i]);
-      return;
-    case FeatureMap::identity: return;
+std::unique_ptr<Engine<T>> make_engine(const std::shared_ptr<const Setup>& setup) {
+  if constexpr (std::is_same_v<T, double>) {
+    return make_engine_f64(setup);
+  } else {
+    if (setup->problem.device.kind == Device::Kind::cuda) return make_cuda_engine(setup);
+    return make_engine_f32(setup);
   }
-  fail(ErrorCode::internal, "state", "feature map outside the enumeration");
-}
-
-// Row (b, t, h) of a [B, T, H, D] view.
-template <typename T>
-void load_row(const TensorView& view, std::int64_t b, std::int64_t t, std::int64_t h, T* row) {
-  with_dtype(view.dtype, [&](auto tag) {
-    const auto* source = static_cast<const decltype(tag)*>(view.data) + b * view.strides[0] +
-                         t * view.strides[1] + h * view.strides[2];
-    for (std::int64_t i = 0; i < view.shape[3]; ++i) row[i] = static_cast<T>(to_float(source[i]));
-  });
 }
 
 template <typename T>
-void store_row(const TensorView& view, std::int64_t b, std::int64_t t, std::int64_t h,
-               const T* row) {
-  with_dtype(view.dtype, [&](auto tag) {
-    auto* target = static_cast<decltype(tag)*>(view.data) + b * view.strides[0] +
-                   t * view.strides[1] + h * view.strides[2];
-    for (std::int64_t i = 0; i < view.shape[3]; ++i) target[i] = from_float<decltype(tag)>(row[i]);
-  });
-}
-
-template <typename T>
-T dot(const T* a, const T* b, std::int64_t count) {
-  T sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-template <typename T>
-void add_scaled(T weight, const T* x, T* sum, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) sum[i] += weight * x[i];
-}
-
-template <typename T>
-std::size_t bytes_of(const std::vector<T>& values) {
-  return values.size() * sizeof(T);
+bool shared(const Buffer<T>& buffer) {
+  if (buffer.use_count() > 1) return true;
+  std::atomic_thread_fence(std::memory_order_acquire);  // the last other reader has finished
+  return false;
 }
 
 }  // namespace
 
 template <typename T>
-struct Stream<T>::Chunk {
-  std::int64_t first = 0;     // token of the piece
-  std::int64_t position = 0;  // of that token inside the block
-  std::int64_t count = 0;
-  std::vector<T> q, k, v;       // [count, dk], [count, dk], [count, dv]
-  std::vector<T> q_den, k_den;  // [count, dk] with separate_denominator
-
-  const T* den_q(std::int64_t t, std::int64_t dk) const {
-    return (q_den.empty() ? q : q_den).data() + t * dk;
-  }
-  const T* den_k(std::int64_t t, std::int64_t dk) const {
-    return (k_den.empty() ? k : k_den).data() + t * dk;
-  }
-};
+Stream<T>::Stream(std::shared_ptr<const Setup> setup)
+    : setup_(std::move(setup)), engine_(make_engine<T>(setup_)) {}
 
 template <typename T>
-Stream<T>::Stream(std::shared_ptr<const Setup> setup) : setup_(std::move(setup)) {}
-
-template <typename T>
-Stream<T>::Stream(std::shared_ptr<const Setup> setup, Closed closed, OpenBlock<T> open)
-    : setup_(std::move(setup)), closed_(std::move(closed)) {
-  if (open.fill == 0) return;
-  open_block();  // the prefix follows from the closed blocks, bit for bit
-  open_ = std::move(open);
-}
-
-template <typename T>
-std::int64_t Stream<T>::tokens() const {
-  return static_cast<std::int64_t>(closed_.size()) * setup_->block + open_.fill;
+Stream<T>::Stream(const Stream& other)
+    : setup_(other.setup_),
+      engine_(other.engine_->clone()),
+      closed_(other.closed_),
+      fill_(other.fill_),
+      base_(other.base_),
+      running_(other.running_),
+      summary_(other.summary_),
+      open_(other.open_),
+      own_(other.own_),
+      next_weight_(other.next_weight_),
+      next_(other.next_),
+      group_(other.group_),
+      ahead_(other.ahead_) {
+  // NOTE: on a device the other state may write what is shared as soon as it is not shared any
+  // more, on another stream than ours; so the copy is made now.
+  if (setup_->problem.device.kind != Device::Kind::cpu) own_all();
 }
 
 template <typename T>
 std::size_t Stream<T>::bytes() const {
-  std::size_t total = setup_->mixing_bytes() + bytes_of(open_.s) + bytes_of(open_.z) +
-                      bytes_of(open_.q) + bytes_of(own_);
-  if (prefix_) total += bytes_of(prefix_->s) + bytes_of(prefix_->den);
-  for (const auto& block : closed_) total += bytes_of(block->s) + bytes_of(block->den);
-  return total;
+  std::size_t buffers = closed_.size() + spares_.size() + (running_ ? 1 : 0) + (summary_ ? 1 : 0);
+  if (next_) buffers += 2;
+  if (group_) buffers += group_->rows.size();
+  if (ahead_) buffers += ahead_->rows.size();
+  return setup_->mixing_bytes() +
+         sizeof(T) * (buffers * static_cast<std::size_t>(setup_->size) +
+                      static_cast<std::size_t>(open_ ? open_size() : 0));
+}
+
+template <typename T>
+Buffer<T> Stream<T>::spare() {
+  if (spares_.empty()) return engine_->allocate(setup_->size);
+  Buffer<T> buffer = std::move(spares_.back());
+  spares_.pop_back();
+  return buffer;
+}
+
+template <typename T>
+void Stream<T>::keep(Buffer<T>&& buffer) {
+  if (buffer && !shared(buffer)) spares_.push_back(std::move(buffer));
+  buffer.reset();
+}
+
+// Everything that may fail for want of memory comes before the first token is read.
+template <typename T>
+void Stream<T>::reserve(std::int64_t count) {
+  const std::int64_t blocks = ceil_div(fill_ + count, setup_->block);
+  const std::int64_t opened = blocks - (fill_ > 0 ? 1 : 0);
+  closed_.reserve(static_cast<std::size_t>(closed() + blocks));
+  spares_.reserve(static_cast<std::size_t>(blocks + 4 * kGroup));
+  if (!open_ && count > 0) {
+    open_ = engine_->allocate(open_size());
+    engine_->clear(open_.get(), open_size());
+  }
+  if (opened > 0) {
+    std::int64_t need = opened + 3;  // their summaries; two prefixes and the summary prepared
+    if (next_) need -= 2;
+    if (closed() + blocks >= kGroup) {
+      need += 2 * kGroup;
+      if (group_) need -= static_cast<std::int64_t>(group_->rows.size());
+      if (ahead_) need -= static_cast<std::int64_t>(ahead_->rows.size());
+    }
+    while (static_cast<std::int64_t>(spares_.size()) < need) {
+      spares_.push_back(engine_->allocate(setup_->size));
+    }
+  }
+  own_all();
+}
+
+template <typename T>
+void Stream<T>::own_all() {
+  const auto own = [&](Buffer<T>& buffer, std::int64_t count) {
+    if (!buffer || !shared(buffer)) return;
+    Buffer<T> copy = engine_->allocate(count);
+    engine_->copy(copy.get(), buffer.get(), count);
+    buffer = std::move(copy);
+  };
+  own(running_, setup_->size);
+  own(summary_, setup_->size);
+  own(open_, open_size());
+  if (next_) {
+    own(next_->prefix, setup_->size);
+    own(next_->summary, setup_->size);
+    next_->mix.to = {next_->prefix.get()};
+    next_->mix.clear = next_->summary.get();
+  }
+  if (ahead_) {
+    for (std::size_t r = 0; r < ahead_->rows.size(); ++r) {
+      own(ahead_->rows[r], setup_->size);
+      ahead_->mix.to[r] = ahead_->rows[r].get();
+    }
+  }
 }
 
 template <typename T>
 void Stream<T>::rewind_to_block(std::int64_t block) {
+  if (block == closed() && fill_ == 0) return;
   closed_.resize(static_cast<std::size_t>(block));
-  open_ = {};
-  prefix_.reset();
-  own_.clear();
+  fill_ = base_ = 0;
+  keep(std::move(running_));
+  keep(std::move(summary_));
+  if (next_) {
+    keep(std::move(next_->prefix));
+    keep(std::move(next_->summary));
+    next_.reset();
+  }
+  ahead_.reset();
+  if (group_ && (group_->cutoff > block || block < group_->first)) group_.reset();
+}
+
+template <typename T>
+std::vector<float> Stream<T>::weights(std::int64_t row, std::int64_t column) const {
+  const std::vector<float> all = setup_->mixing_row(row);
+  std::vector<float> chosen;
+  for (std::int64_t head = 0; head < setup_->mixing_heads(); ++head) {
+    chosen.push_back(all[head * (row + 1) + column]);
+  }
+  return chosen;
+}
+
+// The mixture of blocks [begin, end) for a few rows, on top of a far one where there is one.
+template <typename T>
+Mix<T> Stream<T>::make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin,
+                           std::int64_t end, const Group* far) const {
+  static std::atomic<std::uint64_t> serial{0};
+  const std::int64_t heads = setup_->mixing_heads(), lead = far ? 1 : 0;
+  const std::int64_t sources = end - begin + lead;
+  Mix<T> mix;
+  mix.serial = ++serial;
+  if (far) mix.from.push_back(far->rows[first_row - far->first].get());
+  for (std::int64_t b = begin; b < end; ++b) mix.from.push_back(closed_[b].get());
+  mix.weights.resize(static_cast<std::size_t>(heads * rows * sources));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::vector<float> row = setup_->mixing_row(first_row + r);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      T* out = mix.weights.data() + (head * rows + r) * sources;
+      if (far) *out = T(1);
+      for (std::int64_t b = begin; b < end; ++b) {
+        out[b - begin + lead] = row[head * (first_row + r + 1) + b];
+      }
+    }
+  }
+  const MixItems items = engine_->mix_items();
+  mix.slabs_per_lane = ceil_div(setup_->width, items.slab);
+  mix.slabs = setup_->lanes * mix.slabs_per_lane;
+  mix.chunks = std::max<std::int64_t>(1, ceil_div(sources, items.chunk));
+  mix.total = mix.slabs * mix.chunks;
+  return mix;
+}
+
+template <typename T>
+void Stream<T>::finish(Mix<T>& mix) {
+  if (mix.left() == 0) return;
+  const typename Engine<T>::Share share{&mix, mix.left()};
+  engine_->run(nullptr, {&share, 1});
+}
+
+template <typename T>
+void Stream<T>::begin_group(std::int64_t first) {
+  ahead_.reset();
+  if (closed() < kGroup - 1) return;  // few summaries: mixing them anew is no more work
+  const std::int64_t rows = std::min(kGroup, setup_->max_blocks().value_or(first + kGroup) - first);
+  if (rows <= 0) return;
+  ahead_ = Group{.first = first, .cutoff = closed(), .rows = {}, .mix = {}};
+  ahead_->mix = make_mix(first, rows, 0, closed(), nullptr);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    ahead_->rows.push_back(spare());
+    ahead_->mix.to.push_back(ahead_->rows.back().get());
+  }
+}
+
+template <typename T>
+void Stream<T>::prepare(std::int64_t row) {
+  next_.reset();
+  const auto limit = setup_->max_blocks();
+  if (limit && row >= *limit) return;
+  const std::int64_t first = row / kGroup * kGroup;
+  if (ahead_ && ahead_->first == first) {
+    finish(ahead_->mix);
+    if (group_) {
+      for (Buffer<T>& buffer : group_->rows) keep(std::move(buffer));
+    }
+    group_ = std::move(ahead_);
+    group_->mix = {};
+    ahead_.reset();
+  }
+  if (group_ && group_->first != first) group_.reset();
+  if (!ahead_) begin_group(first + kGroup);
+  const Group* far = group_ ? &*group_ : nullptr;
+  next_ = Next{.prefix = spare(), .summary = spare(), .mix = {}};
+  next_->mix = make_mix(row, 1, far ? far->cutoff : 0, closed(), far);
+  next_->mix.to = {next_->prefix.get()};
+  next_->mix.clear = next_->summary.get();
 }
 
 template <typename T>
 void Stream<T>::open_block() {
-  const Problem& problem = setup_->problem;
-  const std::int64_t lanes = setup_->lanes, s_width = setup_->s_width;
-  const std::int64_t den_width = setup_->den_width;
-  const auto i = static_cast<std::int64_t>(closed_.size());
-  const std::vector<float> row = setup_->row(i);
-  own_.clear();
-  for (std::int64_t head = 0; head < setup_->mixing_heads(); ++head) {
-    own_.push_back(row[head * (i + 1) + i]);
+  const std::int64_t i = closed();
+  if (!next_) {  // the first block, or the first after going back
+    prepare(i);
+    finish(next_->mix);
   }
-  open_.s.assign(lanes * s_width, T(0));
-  if (problem.normalizer != Normalizer::none) open_.z.assign(lanes * problem.dk, T(0));
-  if (i == 0) return;
-
-  auto prefix = std::make_shared<Summary<T>>();
-  prefix->s.assign(lanes * s_width, T(0));
-  prefix->den.assign(lanes * den_width, T(0));
-  for (std::int64_t lane = 0; lane < lanes; ++lane) {
-    const std::int64_t head = problem.mixing_per_head ? lane % problem.heads : 0;
-    for (std::int64_t b = 0; b < i; ++b) {
-      const T weight = row[head * (i + 1) + b];
-      add_scaled(weight, closed_[b]->s.data() + lane * s_width, prefix->s.data() + lane * s_width,
-                 s_width);
-      add_scaled(weight, closed_[b]->den.data() + lane * den_width,
-                 prefix->den.data() + lane * den_width, den_width);
-    }
-  }
-  prefix_ = std::move(prefix);
+  running_ = std::move(next_->prefix);
+  summary_ = std::move(next_->summary);
+  own_ = weights(i, i);
+  base_ = 0;
+  prepare(i + 1);
+  if (next_) next_weight_ = weights(i + 1, i);
 }
 
 template <typename T>
 void Stream<T>::close_block() {
-  const std::int64_t lanes = setup_->lanes, block = setup_->block, dk = setup_->problem.dk;
-  auto summary = std::make_shared<Summary<T>>();
-  if (setup_->problem.normalizer == Normalizer::shared_position) {
-    summary->den.resize(lanes * block);
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      for (std::int64_t w = 0; w < block; ++w) {
-        summary->den[lane * block + w] = dot(open_.q.data() + (w * lanes + lane) * dk,
-                                             open_.z.data() + lane * dk, dk);
-      }
-    }
-  } else {
-    summary->den = std::move(open_.z);
-  }
-  summary->s = std::move(open_.s);
-  closed_.push_back(std::move(summary));
-  rewind_to_block(static_cast<std::int64_t>(closed_.size()));
+  closed_.push_back(std::move(summary_));
+  summary_.reset();
+  keep(std::move(running_));
+  fill_ = base_ = 0;
 }
 
 template <typename T>
-void Stream<T>::read(const State::Inputs& inputs, const TensorView& o) {
+void Stream<T>::read(const State::Inputs& inputs, const TensorView& o, void* stream) {
   const std::int64_t count = inputs.q.shape[1];
+  if (count == 0) return;
+  engine_->use(stream);
+  reserve(count);
   for (std::int64_t first = 0; first < count;) {
-    if (open_.fill == 0) open_block();
-    const std::int64_t part = std::min(setup_->block - open_.fill, count - first);
-    read_part(inputs, o, first, part);
+    if (fill_ == 0) open_block();
+    const std::int64_t part = std::min(setup_->block - fill_, count - first);
+    take(part, inputs, o, first);
     first += part;
-    open_.fill += part;
-    if (open_.fill == setup_->block) close_block();
+    fill_ += part;
+    if (part > 1 || setup_->problem.mask == Mask::block_causal) base_ = fill_;
+    if (fill_ == setup_->block) close_block();
   }
 }
 
+// Tokens of the open block, with the shares of the mixtures that fall to them.
 template <typename T>
-void Stream<T>::read_part(const State::Inputs& inputs, const TensorView& o, std::int64_t first,
-                          std::int64_t count) {
-  if (setup_->problem.normalizer == Normalizer::shared_position) {
-    open_.q.resize((open_.fill + count) * setup_->lanes * setup_->problem.dk);
-  }
-  Chunk chunk;
-  const auto for_each_chunk = [&](std::int64_t lane, auto&& visit) {
-    for (std::int64_t done = 0; done < count; done += kChunk) {
-      chunk.first = first + done;
-      chunk.position = open_.fill + done;
-      chunk.count = std::min(kChunk, count - done);
-      gather(inputs, lane, chunk);
-      visit();
-    }
+void Stream<T>::take(std::int64_t count, const State::Inputs& inputs, const TensorView& o,
+                     std::int64_t first) {
+  const std::int64_t block = setup_->block;
+  const bool closes = fill_ + count == block;
+  std::array<typename Engine<T>::Share, 2> shares;
+  std::size_t used = 0;
+  const auto add = [&](Mix<T>& mix, std::int64_t items) {
+    if (items > 0) shares[used++] = {&mix, items};
   };
-  for (std::int64_t lane = 0; lane < setup_->lanes; ++lane) {
-    if (setup_->problem.mask == Mask::causal) {
-      for_each_chunk(lane, [&] {
-        write_out(chunk, lane, o);
-        absorb(chunk, lane);
-      });
-    } else {
-      for_each_chunk(lane, [&] { absorb(chunk, lane); });
-      for_each_chunk(lane, [&] { write_out(chunk, lane, o); });
-    }
+  // What the closing block is added to has to be there by then.
+  if (next_ && closes) finish(next_->mix);
+  else if (next_) add(next_->mix, share_of(next_->mix.left(), count, block - 1 - fill_));
+  if (ahead_) {  // needed when the last block before the group opens
+    const std::int64_t left = (ahead_->first - 1) * block - tokens();
+    add(ahead_->mix, share_of(ahead_->mix.left(), count, left));
   }
-}
-
-template <typename T>
-void Stream<T>::gather(const State::Inputs& inputs, std::int64_t lane, Chunk& chunk) const {
-  const Problem& problem = setup_->problem;
-  const std::int64_t b = lane / problem.heads, h = lane % problem.heads;
-  const auto load = [&](const TensorView& view, std::vector<T>& rows) {
-    const std::int64_t width = view.shape[3];
-    rows.resize(chunk.count * width);
-    for (std::int64_t t = 0; t < chunk.count; ++t) {
-      load_row(view, b, chunk.first + t, h, rows.data() + t * width);
-    }
-  };
-  const auto load_features = [&](const TensorView& view, std::vector<T>& rows) {
-    load(view, rows);
-    apply_feature_map(problem.feature_map, rows.data(), static_cast<std::int64_t>(rows.size()));
-  };
-  load_features(inputs.q, chunk.q);
-  load_features(inputs.k, chunk.k);
-  load(inputs.v, chunk.v);
-  if (!problem.separate_denominator) return;
-  load_features(inputs.q_den, chunk.q_den);
-  load_features(inputs.k_den, chunk.k_den);
-}
-
-template <typename T>
-void Stream<T>::absorb(const Chunk& chunk, std::int64_t lane) {
-  const Problem& problem = setup_->problem;
-  const std::int64_t dk = problem.dk, dv = problem.dv;
-  T* s = open_.s.data() + lane * setup_->s_width;
-  for (std::int64_t t = 0; t < chunk.count; ++t) {
-    for (std::int64_t c = 0; c < dk; ++c) {
-      add_scaled(chunk.k[t * dk + c], chunk.v.data() + t * dv, s + c * dv, dv);
-    }
-    if (problem.normalizer == Normalizer::none) continue;
-    add_scaled(T(1), chunk.den_k(t, dk), open_.z.data() + lane * dk, dk);
-    if (problem.normalizer == Normalizer::exact) continue;
-    std::copy_n(chunk.den_q(t, dk), dk,
-                open_.q.data() + ((chunk.position + t) * setup_->lanes + lane) * dk);
-  }
-}
-
-template <typename T>
-void Stream<T>::write_out(const Chunk& chunk, std::int64_t lane, const TensorView& o) const {
-  const Problem& problem = setup_->problem;
-  const std::int64_t dk = problem.dk, dv = problem.dv, den_width = setup_->den_width;
-  const T own = own_[problem.mixing_per_head ? lane % problem.heads : 0];
-  const T scale = static_cast<T>(problem.scale), eps = static_cast<T>(problem.denominator_eps());
-  const bool triangle = problem.mask == Mask::causal;  // otherwise S holds the chunk already
-  const T* s = open_.s.data() + lane * setup_->s_width;
-  std::vector<T> from_block(dv), row(dv);
-
-  for (std::int64_t t = 0; t < chunk.count; ++t) {
-    const T* q = chunk.q.data() + t * dk;
-    std::fill(from_block.begin(), from_block.end(), T(0));
-    for (std::int64_t c = 0; c < dk; ++c) add_scaled(q[c], s + c * dv, from_block.data(), dv);
-    for (std::int64_t u = 0; triangle && u <= t; ++u) {
-      const T score = dot(q, chunk.k.data() + u * dk, dk);
-      add_scaled(score, chunk.v.data() + u * dv, from_block.data(), dv);
-    }
-    std::fill(row.begin(), row.end(), T(0));
-    if (prefix_) {
-      const T* p = prefix_->s.data() + lane * setup_->s_width;
-      for (std::int64_t c = 0; c < dk; ++c) add_scaled(q[c], p + c * dv, row.data(), dv);
-    }
-    add_scaled(own, from_block.data(), row.data(), dv);
-
-    T divisor = 1;
-    if (problem.normalizer != Normalizer::none) {
-      const T* q_den = chunk.den_q(t, dk);
-      T own_den = dot(q_den, open_.z.data() + lane * dk, dk);
-      for (std::int64_t u = 0; triangle && u <= t; ++u)
-        own_den += dot(q_den, chunk.den_k(u, dk), dk);
-      T den = own * own_den;
-      if (prefix_) {
-        const T* p = prefix_->den.data() + lane * den_width;
-        den += problem.normalizer == Normalizer::exact ? dot(q_den, p, dk) : p[chunk.position + t];
-      }
-      divisor = scale * den + eps;
-    }
-    for (T& value : row) value = divisor == T(0) ? T(0) : scale * value / divisor;
-    store_row(o, lane / problem.heads, chunk.first + t, lane % problem.heads, row.data());
-  }
+  const Tokens<T> tokens{.inputs = &inputs,
+                         .o = &o,
+                         .first = first,
+                         .count = count,
+                         .fill = fill_,
+                         .base = base_,
+                         .running = running_.get(),
+                         .summary = summary_.get(),
+                         .open = open_.get(),
+                         .own = own_.data(),
+                         .closes = closes,
+                         .next = closes && next_ ? next_->prefix.get() : nullptr,
+                         .next_weight = next_weight_.data()};
+  engine_->run(&tokens, {shares.data(), used});
 }
 
 template class Stream<float>;

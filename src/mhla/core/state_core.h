@@ -1,68 +1,100 @@
-// The arithmetic of a stream: closed block summaries, their mixed prefix, the block being filled.
+// The course of a stream: closed block summaries, the block being filled, and the mixtures that the
+// next blocks will start from, prepared bit by bit while this one is read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
+#include "mhla/core/state_engine.h"
 #include "mhla/core/state_setup.h"
 #include "mhla/state.h"
 
 namespace mhla::streaming {
 
-// The sums of one closed block, or a mixture of such sums. A lane is one (batch, head).
-template <typename T>
-struct Summary {
-  std::vector<T> s;    // [lanes, dk, dv]: S_b, the sum of phi(k) v^T
-  std::vector<T> den;  // exact: z_b, the sum of phi(k_den) [lanes, dk]; none: empty;
-                       // shared_position: r_b, phi(q_den_w) . z_b for each position w [lanes, C]
-};
-
+// What a file says about the block being filled, on the host, without padding.
 template <typename T>
 struct OpenBlock {
-  std::int64_t fill = 0;  // tokens read so far, fewer than a whole block; 0: not opened yet
-  std::vector<T> s;       // [lanes, dk, dv]
-  std::vector<T> z;       // [lanes, dk]; empty without a normaliser
-  std::vector<T> q;       // [fill, lanes, dk]: phi(q_den), kept for r_b; only for shared_position
+  std::int64_t fill = 0;   // tokens read so far, fewer than a whole block; 0: not opened yet
+  std::int64_t base = 0;   // see Setup::level
+  std::vector<T> running;  // [lanes, dk, dv], then its denominator [lanes, den_width]
+  std::vector<T> s;        // [lanes, dk, dv]
+  std::vector<T> z;        // [lanes, dk]; empty without a normaliser
+  std::vector<T> q;        // [fill, lanes, dk]: phi(q_den); only for shared_position
+  std::vector<T> k, v;     // [pending, lanes, dk] and dv: the last tokens, see pending()
+
+  // How many tokens some slice may not have taken up.
+  std::int64_t pending(const Setup& setup) const {
+    return fill - base < setup.fold - 1 ? fill - base : setup.fold - 1;
+  }
 };
 
-// T is float for f32, bf16 and f16 problems, double for f64. Copies share the closed summaries.
+// T is float for f32, bf16 and f16 problems, double for f64. Copies share what does not change.
 template <typename T>
 class Stream {
  public:
-  using Closed = std::vector<std::shared_ptr<const Summary<T>>>;
-
   explicit Stream(std::shared_ptr<const Setup> setup);
-  Stream(std::shared_ptr<const Setup> setup, Closed closed, OpenBlock<T> open);
+  Stream(const Stream& other);
+  Stream(Stream&&) noexcept = default;
+  Stream& operator=(Stream&&) noexcept = default;
 
   // Views were checked; the mixing reaches the last token.
-  void read(const State::Inputs& inputs, const TensorView& o);
-  void rewind_to_block(std::int64_t block);  // at most closed().size()
+  void read(const State::Inputs& inputs, const TensorView& o, void* stream);
+  void rewind_to_block(std::int64_t block);  // at most closed()
 
-  std::int64_t tokens() const;
+  std::int64_t tokens() const { return closed() * setup_->block + fill_; }
+  std::int64_t closed() const { return static_cast<std::int64_t>(closed_.size()); }
+  const T* summary(std::int64_t block) const { return closed_[block].get(); }
   std::size_t bytes() const;
-  const Closed& closed() const { return closed_; }
-  const OpenBlock<T>& open() const { return open_; }
+
+  // For files. A summary is s [lanes, dk, dv], then den [lanes, den_width].
+  std::vector<T> export_summary(std::int64_t block) const;
+  OpenBlock<T> export_open() const;
+  void import_summary(const T* s, const T* den);
+  void import_open(const OpenBlock<T>& open);  // an empty `running` follows from the rest
 
  private:
-  struct Chunk;  // a few tokens of one lane, features applied
+  // The first row of a group of query blocks, and for each row the mixture of the blocks before
+  // `cutoff`.
+  struct Group {
+    std::int64_t first = 0, cutoff = 0;
+    std::vector<Buffer<T>> rows;
+    Mix<T> mix;
+  };
+  // The prefix of the next block while it is mixed; the block being filled is added when it closes.
+  struct Next {
+    Buffer<T> prefix, summary;
+    Mix<T> mix;
+  };
 
+  void reserve(std::int64_t count);
   void open_block();
   void close_block();
-  // Tokens [first, first + count) of a piece, all inside the open block.
-  void read_part(const State::Inputs& inputs, const TensorView& o, std::int64_t first,
-                 std::int64_t count);
-  void gather(const State::Inputs& inputs, std::int64_t lane, Chunk& chunk) const;
-  void absorb(const Chunk& chunk, std::int64_t lane);
-  void write_out(const Chunk& chunk, std::int64_t lane, const TensorView& o) const;
+  void prepare(std::int64_t row);  // begins next_ and, at the edge of a group, ahead_
+  void begin_group(std::int64_t first);
+  Mix<T> make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
+                  const Group* far) const;
+  void finish(Mix<T>& mix);
+  void take(std::int64_t count, const State::Inputs& inputs, const TensorView& o,
+            std::int64_t first);
+  void own_all();  // nobody else refers to what is written
+  std::vector<float> weights(std::int64_t row, std::int64_t column) const;
+  Buffer<T> spare();
+  void keep(Buffer<T>&& buffer);
+  std::int64_t open_size() const { return setup_->lanes * setup_->open_width; }
 
   std::shared_ptr<const Setup> setup_;
-  Closed closed_;
-  OpenBlock<T> open_;
-  std::shared_ptr<const Summary<T>> prefix_;  // P_i = sum_{b<i} m_ib S_b; null in block 0
-  std::vector<T> own_;                        // m_ii, one per mixing head
+  std::unique_ptr<Engine<T>> engine_;
+  std::vector<Buffer<T>> closed_;
+  std::int64_t fill_ = 0, base_ = 0;
+  Buffer<T> running_, summary_, open_;
+  std::vector<float> own_, next_weight_;
+  std::optional<Next> next_;
+  std::optional<Group> group_, ahead_;
+  std::vector<Buffer<T>> spares_;
 };
 
 extern template class Stream<float>;

@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the format is written
 
 constexpr const char* kWhere = "state.load";
 constexpr std::string_view kMagic = "MHLASTAT";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;  // the one written; 1 is read as well
 constexpr std::uint32_t kMatrix = 0, kToeplitz = 1;
 
 template <typename... Values>
@@ -139,42 +139,61 @@ Problem read_problem(std::string_view text) {
 }
 
 template <typename T>
-Stream<T> read_stream(const std::shared_ptr<const Setup>& setup, Reader& in) {
-  const Problem& problem = setup->problem;
+OpenBlock<T> read_open(const Setup& setup, std::uint32_t version, std::int64_t fill, Reader& in) {
+  const Problem& problem = setup.problem;
+  OpenBlock<T> open;
+  open.fill = open.base = fill;
+  const auto array = [&](std::int64_t count) {
+    return in.array<T>(static_cast<std::uint64_t>(count), "open block");
+  };
+  if (version > 1) {
+    open.base = in.number<std::int64_t>("open block");
+    if (open.base < 0 || open.base > fill) corrupt("open block: ", open.base, " of ", fill);
+    open.running = array(setup.lanes * (setup.s_width + setup.den_width));
+  }
+  open.s = array(setup.lanes * setup.s_width);
+  if (problem.normalizer != Normalizer::none) open.z = array(setup.lanes * problem.dk);
+  if (problem.normalizer == Normalizer::shared_position) {
+    open.q = array(fill * setup.lanes * problem.dk);
+  }
+  open.k = array(open.pending(setup) * setup.lanes * problem.dk);
+  open.v = array(open.pending(setup) * setup.lanes * problem.dv);
+  return open;
+}
+
+template <typename T>
+Stream<T> read_stream(const std::shared_ptr<const Setup>& setup, std::uint32_t version,
+                      Reader& in) {
   const auto tokens = in.number<std::int64_t>("tokens");
   if (tokens < 0) corrupt("tokens: ", tokens);
-  const std::int64_t blocks = tokens / setup->block;
-  OpenBlock<T> open;
-  open.fill = tokens % setup->block;
-  if (open.fill > 0 && problem.mask == Mask::block_causal) {
+  const std::int64_t blocks = tokens / setup->block, fill = tokens % setup->block;
+  if (fill > 0 && setup->problem.mask == Mask::block_causal) {
     corrupt("tokens: ", tokens, " are not whole blocks of ", setup->block);
   }
   const auto limit = setup->max_blocks();
-  if (limit && blocks + (open.fill > 0) > *limit) {
+  if (limit && blocks + (fill > 0) > *limit) {
     corrupt("tokens: ", tokens, " need more than the ", *limit, " rows of the mixing matrix");
   }
-  typename Stream<T>::Closed closed;
+  Stream<T> stream(setup);
   for (std::int64_t b = 0; b < blocks; ++b) {
-    auto summary = std::make_shared<Summary<T>>();
-    summary->s = in.array<T>(setup->lanes * setup->s_width, "closed block");
-    summary->den = in.array<T>(setup->lanes * setup->den_width, "closed block");
-    closed.push_back(std::move(summary));
+    const auto s = in.array<T>(setup->lanes * setup->s_width, "closed block");
+    const auto den = in.array<T>(setup->lanes * setup->den_width, "closed block");
+    stream.import_summary(s.data(), den.data());
   }
-  if (open.fill > 0) {
-    open.s = in.array<T>(setup->lanes * setup->s_width, "open block");
-    if (problem.normalizer != Normalizer::none) {
-      open.z = in.array<T>(setup->lanes * problem.dk, "open block");
-    }
-    if (problem.normalizer == Normalizer::shared_position) {
-      open.q = in.array<T>(open.fill * setup->lanes * problem.dk, "open block");
-    }
-  }
+  OpenBlock<T> open;
+  if (fill > 0) open = read_open<T>(*setup, version, fill, in);
   if (in.left() != 0) corrupt(in.left(), " bytes too many");
-  return Stream<T>(setup, std::move(closed), std::move(open));
+  stream.import_open(open);
+  return stream;
 }
 
+struct Envelope {
+  std::uint32_t version;
+  Reader content;
+};
+
 // Magic, version and checksum; the rest may still be nonsense that someone gave a right checksum.
-Reader open_envelope(std::string_view bytes) {
+Envelope open_envelope(std::string_view bytes) {
   constexpr std::size_t kEnvelope = kMagic.size() + sizeof kVersion + sizeof(std::uint64_t);
   if (bytes.size() < kEnvelope) {
     corrupt("truncated: ", bytes.size(), " bytes are too few for a state");
@@ -182,14 +201,14 @@ Reader open_envelope(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) corrupt("not a state: it starts with other bytes");
   Reader in(bytes.substr(kMagic.size(), bytes.size() - kEnvelope + sizeof kVersion));
   const auto version = in.number<std::uint32_t>("version");
-  if (version != kVersion) {
-    corrupt("version ", version, " is unknown; this library reads version ", kVersion);
+  if (version < 1 || version > kVersion) {
+    corrupt("version ", version, " is unknown; this library reads versions 1 to ", kVersion);
   }
   const std::size_t covered = bytes.size() - sizeof(std::uint64_t);
   std::uint64_t expected = 0;
   std::memcpy(&expected, bytes.data() + covered, sizeof expected);
   if (checksum(bytes.data(), covered) != expected) corrupt("damaged: the checksum does not match");
-  return in;
+  return {version, in};
 }
 
 }  // namespace
@@ -221,13 +240,14 @@ std::string encode(const Setup& setup, const Stream<T>& stream) {
   out.text(problem);
   write_mixing(setup, out);
   out.number(stream.tokens());
-  for (const auto& block : stream.closed()) {
-    out.array(block->s);
-    out.array(block->den);
+  for (std::int64_t b = 0; b < stream.closed(); ++b) out.array(stream.export_summary(b));
+  const OpenBlock<T> open = stream.export_open();
+  if (open.fill > 0) {
+    out.number(open.base);
+    for (const auto* part : {&open.running, &open.s, &open.z, &open.q, &open.k, &open.v}) {
+      out.array(*part);
+    }
   }
-  out.array(stream.open().s);
-  out.array(stream.open().z);
-  out.array(stream.open().q);
   return std::move(out).finish();
 }
 
@@ -236,13 +256,13 @@ template std::string encode(const Setup&, const Stream<double>&);
 
 std::pair<std::shared_ptr<const Setup>, AnyStream> decode(const void* data, std::size_t bytes) {
   if (data == nullptr && bytes > 0) fail(kWhere, "data: null pointer");
-  Reader in = open_envelope(std::string_view(static_cast<const char*>(data), bytes));
+  auto [version, in] = open_envelope(std::string_view(static_cast<const char*>(data), bytes));
   try {
     const auto length = in.number<std::uint32_t>("problem");
     const Problem problem = read_problem(in.text(length, "problem"));
     auto setup = make_setup(problem, read_mixing(in));
-    if (problem.dtype == DType::f64) return {setup, read_stream<double>(setup, in)};
-    return {setup, read_stream<float>(setup, in)};
+    if (problem.dtype == DType::f64) return {setup, read_stream<double>(setup, version, in)};
+    return {setup, read_stream<float>(setup, version, in)};
   } catch (const Error& error) {  // what would be a caller's mistake elsewhere is damage here
     if (error.code() == ErrorCode::corrupt_data) throw;
     corrupt(error.what());

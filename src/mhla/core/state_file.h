@@ -1,13 +1,15 @@
 // States as bytes and as files: versioned, checksummed, safe to read from anywhere.
 //
-// All numbers are little-endian. Version 1:
+// All numbers are little-endian. Version 2:
 //   char[8] "MHLASTAT" | u32 version | u32 length, then the problem as text (Problem::to_string)
 //   u32 kind of mixing: 0 matrix: i64 heads, rows, cols, then f32 weights
 //                       1 Toeplitz: u32 normalises rows, i64 radius, then 2 * radius + 1 f32
 //                       weights
 //   i64 tokens read, which gives the number of closed blocks and the fill of the open one
-//   per closed block: Summary::s, Summary::den | if a block is open: OpenBlock::s, z, q
+//   per closed block: S_b [lanes, dk, dv], then its denominator's sums [lanes, den_width]
+//   if a block is open: i64 OpenBlock::base, then OpenBlock::running, s, z, q, k, v
 //   u64 CRC-64/XZ of everything before it
+// Version 1, which is still read, has only s, z and q of the open block.
 // Sums are f64 for f64 problems and f32 otherwise. What these do not contain follows from them.
 #pragma once
 

@@ -1,8 +1,10 @@
 // Which problems have a streaming form, and the mixing weights block by block.
 #include "mhla/core/state_setup.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "mhla/core/arithmetic.h"
 #include "mhla/error.h"
 
 namespace mhla::streaming {
@@ -31,9 +33,12 @@ void check_streamable(const Problem& problem) {
     fail(kWhere, "layout: a stream needs a block size (block=...); with a number of blocks the ",
          "size depends on a length that is not known yet, got ", layout.to_string());
   }
-  if (problem.device.kind != Device::Kind::cpu) {
-    fail(ErrorCode::unsupported, kWhere, "device: states live on the CPU, got ",
-         to_string(problem.device), "; there is no streaming implementation for this device");
+}
+
+void check_device(const Problem& problem) {
+  if (problem.device.kind == Device::Kind::cuda && problem.dtype == DType::f64) {
+    fail(ErrorCode::unsupported, kWhere, "dtype: streams of f64 run on the CPU, got ",
+         to_string(problem.device), "; a device takes f32, bf16 and f16");
   }
 }
 
@@ -60,6 +65,32 @@ void check_mixing(const Problem& problem, const ToeplitzMixing& mixing) {
   }
 }
 
+std::int64_t padded(std::int64_t x) { return checked_add(kWhere, x, 15) / 16 * 16; }
+
+void lay_out(Setup& setup) {
+  const Problem& problem = setup.problem;
+  setup.row = padded(problem.dv);
+  setup.key = padded(problem.dk);
+  setup.den_at = checked_mul(kWhere, problem.dk, setup.row);
+  setup.width = checked_add(kWhere, setup.den_at, padded(setup.den_width));
+  setup.size = checked_mul(kWhere, setup.lanes, setup.width);
+  // A device pays for every byte it rewrites, a processor for every short row it touches.
+  const bool on_device = problem.device.kind != Device::Kind::cpu;
+  setup.fold = on_device ? 16 : 8;
+  setup.slice = padded((problem.dv + setup.fold - 1) / setup.fold);
+  // No thread block of a device shares a slice with another, and the narrowest has 32 columns.
+  if (on_device) setup.slice = std::min<std::int64_t>(setup.slice, 32);
+  setup.slices = (setup.row + setup.slice - 1) / setup.slice;
+  if (on_device) setup.z_copies = setup.slices;
+  setup.ring_k_at = setup.z_copies * setup.key;
+  setup.ring_v_at = setup.ring_k_at + setup.fold * setup.key;
+  setup.q_at = setup.ring_v_at + setup.fold * setup.row;
+  const std::int64_t q_rows = problem.normalizer == Normalizer::shared_position ? setup.block : 0;
+  setup.open_width = checked_add(kWhere, setup.q_at, checked_mul(kWhere, q_rows, setup.key));
+  checked_mul(kWhere, checked_mul(kWhere, setup.lanes, setup.open_width), sizeof(double));
+  checked_mul(kWhere, setup.size, sizeof(double));
+}
+
 }  // namespace
 
 std::optional<std::int64_t> Setup::max_blocks() const {
@@ -69,7 +100,7 @@ std::optional<std::int64_t> Setup::max_blocks() const {
 
 std::int64_t Setup::mixing_heads() const { return problem.mixing_per_head ? problem.heads : 1; }
 
-std::vector<float> Setup::row(std::int64_t i) const {
+std::vector<float> Setup::mixing_row(std::int64_t i) const {
   if (const auto* toeplitz = std::get_if<ToeplitzMixing>(&mixing)) return toeplitz->causal_row(i);
   const auto& matrix = std::get<MixingMatrix>(mixing);
   std::vector<float> weights;
@@ -89,6 +120,7 @@ std::size_t Setup::mixing_bytes() const {
 std::shared_ptr<const Setup> make_setup(const Problem& problem, Mixing mixing) {
   check(problem);
   check_streamable(problem);
+  check_device(problem);
   std::visit([&](const auto& weights) { check_mixing(problem, weights); }, mixing);
 
   auto setup = std::make_shared<Setup>(Setup{.problem = problem, .mixing = std::move(mixing)});
@@ -103,6 +135,7 @@ std::shared_ptr<const Setup> make_setup(const Problem& problem, Mixing mixing) {
     case Normalizer::shared_position: setup->den_width = setup->block; break;
     case Normalizer::none: break;
   }
+  lay_out(*setup);
   return setup;
 }
 

@@ -1,6 +1,7 @@
 // Stands in for the CUDA backend where it is not compiled: no implementations, no devices.
 #include "mhla/core/device_memory.h"
 #include "mhla/core/implementation.h"
+#include "mhla/core/state_engine.h"
 
 namespace mhla {
 namespace {
@@ -20,5 +21,12 @@ void device_free(void*) { refuse("device_free"); }
 void device_upload(void*, const void*, std::size_t) { refuse("device_upload"); }
 void device_download(void*, const void*, std::size_t) { refuse("device_download"); }
 void device_synchronize() { refuse("device_synchronize"); }
+
+std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(
+    const std::shared_ptr<const Setup>& setup) {
+  fail(ErrorCode::unsupported, "state", "device: got ", to_string(setup->problem.device),
+       ", but this build has no CUDA backend (configure with MHLA_CUDA=ON); its states live on the ",
+       "CPU");
+}
 
 }  // namespace mhla

@@ -1,0 +1,91 @@
+// The work of a stream as an engine does it, on the CPU or on a device: tokens of the open block,
+// and mixtures of closed summaries, a few items at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "mhla/core/state_setup.h"
+#include "mhla/state.h"
+
+namespace mhla::streaming {
+
+// Numbers of a summary (Setup::size of them) or of an open block, where the engine works.
+template <typename T>
+using Buffer = std::shared_ptr<T>;
+
+// How an engine cuts a mixture into items: `slab` numbers of one lane times `chunk` sources.
+struct MixItems {
+  std::int64_t slab = 0, chunk = 0;
+  // Slab after slab keeps the targets in a cache; chunk after chunk gives many items of different
+  // slabs at once.
+  bool slab_major = true;
+};
+
+// to[r] = sum over s of weights[head][r][s] * from[s], one multiply-add after another in the order
+// of s, so that the bits do not depend on how the work was cut.
+template <typename T>
+struct Mix {
+  std::vector<T*> to;          // [rows]
+  std::vector<const T*> from;  // [sources]
+  std::vector<T> weights;      // [mixing heads, rows, sources]
+  T* clear = nullptr;          // set to zero on the way: the next block's summary
+
+  std::int64_t slabs_per_lane = 0, slabs = 0, chunks = 0;
+  std::int64_t done = 0, total = 0;  // items
+  std::uint64_t serial = 0;  // differs between mixtures: an engine may keep tables of the last one
+
+  std::int64_t left() const { return total - done; }
+};
+
+// Tokens [first, first + count) of a piece, all inside the open block.
+template <typename T>
+struct Tokens {
+  const State::Inputs* inputs;
+  const TensorView* o;
+  std::int64_t first, count;
+  std::int64_t fill, base;  // see Setup::level, before these tokens
+  T* running;               // R = P_i + m_ii * (what the slices have taken up)
+  T* summary;               // S, the sum of the same tokens; whole once the block closes
+  T* open;                  // Setup::open_width numbers a lane
+  const float* own;         // m_ii, one per mixing head
+  bool closes;              // the last token is the block's last
+  T* next;                  // if so, the prefix of the next block gets next_weight * S; or null
+  const float* next_weight;
+};
+
+template <typename T>
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual std::unique_ptr<Engine> clone() const = 0;  // for a branch; shares nothing that changes
+
+  virtual MixItems mix_items() const = 0;
+  virtual Buffer<T> allocate(std::int64_t count) = 0;  // not initialised
+  // In the order of the calls, like everything that runs.
+  virtual void clear(T* data, std::int64_t count) = 0;
+  virtual void copy(T* to, const T* from, std::int64_t count) = 0;
+  virtual void upload(T* to, const T* host, std::int64_t count) = 0;
+  virtual void download(T* host, const T* from, std::int64_t count) = 0;  // waits
+
+  // The stream of the calls that follow; the CPU has none.
+  virtual void use(void* stream) = 0;
+  // Nothing in one call depends on anything else in it. `items` of each mixture are done, and
+  // counted in Mix::done.
+  struct Share {
+    Mix<T>* mix;
+    std::int64_t items;
+  };
+  virtual void run(const Tokens<T>* tokens, std::span<const Share> shares) = 0;
+};
+
+std::unique_ptr<Engine<float>> make_engine_f32(const std::shared_ptr<const Setup>& setup);
+std::unique_ptr<Engine<double>> make_engine_f64(const std::shared_ptr<const Setup>& setup);
+
+// What serves streams on a device; throws where there is none (no_cuda.cpp).
+std::unique_ptr<Engine<float>> make_cuda_engine(const std::shared_ptr<const Setup>& setup);
+
+}  // namespace mhla::streaming

@@ -1,0 +1,350 @@
+// The operations of a stream with SIMD: f32 sums, inputs and outputs of any storage type.
+#if defined(MHLA_CPU_STATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_CPU_STATE_INL_H_
+#undef MHLA_CPU_STATE_INL_H_
+#else
+#define MHLA_CPU_STATE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mhla/core/state_host.h"
+#include "mhla/cpu/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla::cpu {
+namespace HWY_NAMESPACE {
+
+// Calls f<n>() for n vectors, the widest strips first, until `columns` are covered.
+template <int kWidest, class F>
+HWY_INLINE void EachStrip(Index columns, F&& f) {
+  Index at = 0;
+  while (columns - at >= kWidest * kLanes) {
+    f(std::integral_constant<int, kWidest>{}, at);
+    at += kWidest * kLanes;
+  }
+  if constexpr (kWidest > 1) {
+    for (Index vecs = (columns - at) / kLanes; vecs > 0; --vecs, at += kLanes) {
+      f(std::integral_constant<int, 1>{}, at);
+    }
+  }
+}
+
+template <class E, bool kElu>
+HWY_NOINLINE void LoadMapped(const E* from, Index count, const Map& map, float* row) {
+  const DF d;
+  const VF low = hn::Set(d, map.low), shift = hn::Set(d, map.shift);
+  Index i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(Apply<kElu>(Load(from + i), low, shift), d, row + i);
+  }
+  if (i < count) {
+    const VF x = Apply<kElu>(LoadFirst(from + i, count - i), low, shift);
+    const auto valid = hn::FirstN(d, static_cast<std::size_t>(count - i));
+    hn::StoreU(hn::IfThenElseZero(valid, x), d, row + i);
+    i += kLanes;
+  }
+  for (; i < round_up(count, 16); i += kLanes) hn::StoreU(hn::Zero(d), d, row + i);
+}
+
+template <class E>
+HWY_NOINLINE void StoreDivided(const float* row, float scale, float divisor, Index count, E* to) {
+  const DF d;
+  const VF by = hn::Set(d, divisor == 0 ? 1.0f : divisor);
+  const VF times = hn::Set(d, divisor == 0 ? 0.0f : scale);
+  const bool zero = divisor == 0;
+  for (Index i = 0; i < count; i += kLanes) {
+    VF x = hn::Div(hn::Mul(hn::LoadU(d, row + i), times), by);
+    if (zero) x = hn::Zero(d);
+    if (i + kLanes <= count) Store(x, to + i);
+    else StoreFirst(x, to + i, count - i);
+  }
+}
+
+HWY_NOINLINE float DotRows(const float* a, const float* b, Index count) {
+  const DF d;
+  VF sum = hn::Zero(d), more = hn::Zero(d);
+  Index i = 0;
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+    more = hn::MulAdd(hn::LoadU(d, a + i + kLanes), hn::LoadU(d, b + i + kLanes), more);
+  }
+  for (; i < count; i += kLanes) sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum, more)));
+}
+
+HWY_NOINLINE void AddScaled(float weight, const float* x, float* sum, Index count) {
+  const DF d;
+  const VF w = hn::Set(d, weight);
+  for (Index i = 0; i < count; i += kLanes) {
+    hn::StoreU(hn::MulAdd(w, hn::LoadU(d, x + i), hn::LoadU(d, sum + i)), d, sum + i);
+  }
+}
+
+template <int kVecs>
+HWY_INLINE void RowTimesStrip(const float* q, const float* matrix, Index rows, Index stride,
+                              float* out) {
+  const DF d;
+  VF sum[kVecs];
+#pragma GCC unroll 8
+  for (int x = 0; x < kVecs; ++x) sum[x] = hn::Zero(d);
+  for (Index c = 0; c < rows; ++c) {
+    const VF weight = hn::Set(d, q[c]);
+    const float* row = matrix + c * stride;
+#pragma GCC unroll 8
+    for (int x = 0; x < kVecs; ++x) {
+      sum[x] = hn::MulAdd(weight, hn::LoadU(d, row + x * kLanes), sum[x]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int x = 0; x < kVecs; ++x) hn::StoreU(sum[x], d, out + x * kLanes);
+}
+
+HWY_NOINLINE void RowTimesMatrix(const float* q, const float* matrix, Index rows, Index columns,
+                                 float* out) {
+  EachStrip<8>(columns, [&](auto vecs, Index at) HWY_ATTR {
+    RowTimesStrip<decltype(vecs)::value>(q, matrix + at, rows, columns, out + at);
+  });
+}
+
+struct FoldCall {
+  const float* const* keys;
+  const float* const* values;
+  Index rows, stride;
+  float own;
+  float *s, *r;
+};
+
+// Up to kTokens tokens into kVecs vectors of columns; the values stay in registers.
+template <int kTokens, int kVecs>
+HWY_NOINLINE void FoldStrip(const FoldCall& call, Index token, Index at) {
+  const DF d;
+  const float* keys[kTokens];
+  VF value[kTokens][kVecs];
+#pragma GCC unroll 8
+  for (int u = 0; u < kTokens; ++u) {
+    keys[u] = call.keys[token + u];
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) {
+      value[u][x] = hn::LoadU(d, call.values[token + u] + at + x * kLanes);
+    }
+  }
+  const VF own = hn::Set(d, call.own);
+  float* s = call.s + at;
+  float* r = call.r ? call.r + at : nullptr;
+  for (Index c = 0; c < call.rows; ++c) {
+    VF sum[kVecs];
+    const VF first = hn::Set(d, keys[0][c]);
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) sum[x] = hn::Mul(first, value[0][x]);
+#pragma GCC unroll 8
+    for (int u = 1; u < kTokens; ++u) {
+      const VF key = hn::Set(d, keys[u][c]);
+#pragma GCC unroll 2
+      for (int x = 0; x < kVecs; ++x) sum[x] = hn::MulAdd(key, value[u][x], sum[x]);
+    }
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) {
+      float* to = s + c * call.stride + x * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[x]), d, to);
+      if (r) {
+        float* also = r + c * call.stride + x * kLanes;
+        hn::StoreU(hn::MulAdd(own, sum[x], hn::LoadU(d, also)), d, also);
+      }
+    }
+  }
+}
+
+// AVX2 and NEON narrower than 32 registers keep one vector of each of 8 tokens.
+inline constexpr int kFoldVecs = kMaxRows > 6 ? 2 : 1;
+
+HWY_INLINE void FoldColumns(const FoldCall& call, Index tokens, Index columns) {
+  Index u = 0;
+  const auto strips = [&](auto count) HWY_ATTR {
+    EachStrip<kFoldVecs>(columns, [&](auto vecs, Index at) HWY_ATTR {
+      FoldStrip<decltype(count)::value, decltype(vecs)::value>(call, u, at);
+    });
+    u += count.value;
+  };
+  while (tokens - u >= 8) strips(std::integral_constant<int, 8>{});
+  if (tokens - u >= 4) strips(std::integral_constant<int, 4>{});
+  if (tokens - u >= 2) strips(std::integral_constant<int, 2>{});
+  if (tokens - u >= 1) strips(std::integral_constant<int, 1>{});
+}
+
+// A tile of a product: kRows x kVecs accumulators.
+inline constexpr int kProductVecs = kMaxRows > 6 ? 4 : 2;
+
+template <int kRows, int kVecs>
+HWY_NOINLINE void ProductTile(const streaming::Product<float>& p, Index m, Index n, Index depth) {
+  const DF d;
+  VF sum[kRows][kVecs];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::Zero(d);
+  }
+  const float* a = p.a + m * p.a_row;
+  const float* b = p.b + n;
+  const Index a_row = p.a_row, a_column = p.a_column, ldb = p.ldb;
+  for (Index k = 0; k < depth; ++k) {
+    VF column[kVecs];
+#pragma GCC unroll 4
+    for (int x = 0; x < kVecs; ++x) column[x] = hn::LoadU(d, b + x * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const VF weight = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 4
+      for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, column[x], sum[r][x]);
+    }
+    a += a_column;
+    b += ldb;
+  }
+  const VF also_weight = hn::Set(d, p.also_weight);
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+    const Index at = (m + r) * p.ldc + n;
+#pragma GCC unroll 4
+    for (int x = 0; x < kVecs; ++x) {
+      float* c = p.c + at + x * kLanes;
+      hn::StoreU(p.add ? hn::Add(hn::LoadU(d, c), sum[r][x]) : sum[r][x], d, c);
+      if (p.also) {
+        float* also = p.also + at + x * kLanes;
+        hn::StoreU(hn::MulAdd(also_weight, sum[r][x], hn::LoadU(d, also)), d, also);
+      }
+    }
+  }
+}
+
+HWY_INLINE void MultiplyMatrices(const streaming::Product<float>& p) {
+  constexpr int kRows = 6;
+  const auto depth = [&](Index last_row) {
+    return p.triangle ? std::min<Index>(p.depth, last_row) : Index{p.depth};
+  };
+  EachStrip<kProductVecs>(p.columns, [&](auto vecs, Index n) HWY_ATTR {
+    constexpr int kVecs = decltype(vecs)::value;
+    Index m = 0;
+    for (; m + kRows <= p.rows; m += kRows) ProductTile<kRows, kVecs>(p, m, n, depth(m + kRows));
+    for (; m + 2 <= p.rows; m += 2) ProductTile<2, kVecs>(p, m, n, depth(m + 2));
+    if (m < p.rows) ProductTile<1, kVecs>(p, m, n, depth(m + 1));
+  });
+}
+
+struct MixCall {
+  float* const* to;
+  const float* const* from;
+  Index sources;
+  const float* weights;
+  Index stride;
+  bool add;
+  Index offset;
+};
+
+// kRows mixtures of kVecs vectors: every source is loaded once for all of them.
+template <int kRows, int kVecs>
+HWY_NOINLINE void MixStrip(const MixCall& call, Index row, Index begin, Index end) {
+  const DF d;
+  const float* weights = call.weights + row * call.stride;
+  for (Index at = begin; at < end; at += kVecs * kLanes) {
+    const Index offset = call.offset + at;
+    VF sum[kRows][kVecs];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVecs; ++x) {
+        sum[r][x] = call.add ? hn::LoadU(d, call.to[row + r] + offset + x * kLanes) : hn::Zero(d);
+      }
+    }
+    for (Index s = 0; s < call.sources; ++s) {
+      const float* from = call.from[s] + offset;
+      VF source[kVecs];
+#pragma GCC unroll 8
+      for (int x = 0; x < kVecs; ++x) source[x] = hn::LoadU(d, from + x * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const VF weight = hn::Set(d, weights[r * call.stride + s]);
+#pragma GCC unroll 8
+        for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, source[x], sum[r][x]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVecs; ++x) {
+        hn::StoreU(sum[r][x], d, call.to[row + r] + offset + x * kLanes);
+      }
+    }
+  }
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void MixRows(const MixCall& call, Index row, Index count) {
+  const Index whole = count / (kVecs * kLanes) * (kVecs * kLanes);
+  if (whole > 0) MixStrip<kRows, kVecs>(call, row, 0, whole);
+  if (whole < count) MixStrip<kRows, 1>(call, row, whole, count);
+}
+
+struct StateOps {
+  using T = float;
+
+  static void load(const void* from, DType dtype, Index count, FeatureMap feature_map, float* row) {
+    const Map map(feature_map);
+    with_dtype(dtype, [&](auto tag) {
+      using E = decltype(tag);
+      if constexpr (!std::is_same_v<E, double>) {
+        const E* source = static_cast<const E*>(from);
+        if (map.elu) LoadMapped<E, true>(source, count, map, row);
+        else LoadMapped<E, false>(source, count, map, row);
+      }
+    });
+  }
+  static void store(const float* row, float scale, float divisor, Index count, DType dtype,
+                    void* to) {
+    with_dtype(dtype, [&](auto tag) {
+      using E = decltype(tag);
+      if constexpr (!std::is_same_v<E, double>) {
+        StoreDivided(row, scale, divisor, count, static_cast<E*>(to));
+      }
+    });
+  }
+  static float dot(const float* a, const float* b, Index count) { return DotRows(a, b, count); }
+  static void add_scaled(float weight, const float* x, float* sum, Index count) {
+    AddScaled(weight, x, sum, count);
+  }
+  static void row_times_matrix(const float* q, const float* matrix, Index rows, Index columns,
+                               float* out) {
+    RowTimesMatrix(q, matrix, rows, columns, out);
+  }
+  static void fold(const float* const* keys, const float* const* values, Index tokens, Index rows,
+                   Index columns, Index stride, float own, float* s, float* r) {
+    FoldColumns({keys, values, rows, stride, own, s, r}, tokens, columns);
+  }
+  static void product(const streaming::Product<float>& p) { MultiplyMatrices(p); }
+  static void mix(float* const* to, Index rows, const float* const* from, Index sources,
+                  const float* weights, Index stride, bool add, Index offset, Index count) {
+    const MixCall call{to, from, sources, weights, stride, add, offset};
+    constexpr bool kMany = kMaxRows > 6;  // 32 registers
+    Index row = 0;
+    for (; row + 8 <= rows; row += 8) {
+      if constexpr (kMany) {
+        MixRows<8, 2>(call, row, count);
+      } else {
+        MixRows<4, 2>(call, row, count);
+        MixRows<4, 2>(call, row + 4, count);
+      }
+    }
+    for (; row < rows; ++row) MixRows<1, 4>(call, row, count);
+  }
+  static int threads(Index bytes, Index units);
+  template <typename F>
+  static void each(int threads, Index count, F&& f);
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // MHLA_CPU_STATE_INL_H_

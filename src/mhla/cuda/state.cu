@@ -1,0 +1,316 @@
+// The engine of streams on a CUDA device: memory, tables of the mixtures, one launch a step.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "mhla/core/state_engine.h"
+#include "mhla/cuda/arguments.h"
+#include "mhla/cuda/runtime.h"
+#include "mhla/cuda/state_args.h"
+
+namespace mhla::cuda {
+namespace {
+
+using state::MixArgs;
+using state::StepArgs;
+using streaming::Buffer;
+using streaming::Mix;
+using streaming::MixItems;
+using streaming::Setup;
+using streaming::Tokens;
+
+constexpr const char* kWhere = "state";
+// Summaries that are allocated together: a step in sixteen blocks pays for it.
+constexpr std::int64_t kBuffersAtOnce = 16;
+constexpr std::int64_t kBytesAtOnce = std::int64_t{256} << 20;
+
+std::shared_ptr<void> device_memory(int device, std::size_t bytes) {
+  const DeviceGuard guard(device);
+  // NOTE: states may outlive the driver at the end of the process; nothing to do then.
+  return {device_alloc(std::max<std::size_t>(bytes, 16)), [](void* p) { cudaFree(p); }};
+}
+
+class Engine final : public streaming::Engine<float> {
+ public:
+  explicit Engine(std::shared_ptr<const Setup> setup)
+      : setup_(std::move(setup)), device_(setup_->problem.device.index) {
+    const Problem& problem = setup_->problem;
+    if (device_ >= device_count()) {
+      fail(ErrorCode::unsupported, kWhere, "device: got ", to_string(problem.device),
+           ", but this machine has ", device_count(), " CUDA devices; states live there or on the ",
+           "CPU");
+    }
+    const DeviceGuard guard(device_);
+    if (compute_capability() < 80) {
+      fail(ErrorCode::unsupported, kWhere, "device: needs compute capability 8.0, got ",
+           compute_capability() / 10, ".", compute_capability() % 10);
+    }
+    if (problem.dk > state::kWidestKey) {
+      fail(ErrorCode::unsupported, kWhere, "dk: streams on a device serve up to ",
+           state::kWidestKey, ", got ", problem.dk);
+    }
+    if (setup_->block > 0x7fffffff || setup_->width > 0x7fffffff) {
+      fail(ErrorCode::unsupported, kWhere, "blocks of ", setup_->block, " tokens on a device");
+    }
+    fill_constants();
+  }
+
+  std::unique_ptr<streaming::Engine<float>> clone() const override {
+    auto copy = std::make_unique<Engine>(setup_);
+    copy->stream_ = stream_;  // a branch begins behind the last call of its origin
+    return copy;
+  }
+
+  // Chunk after chunk: the items of a step belong to different slabs and run side by side.
+  MixItems mix_items() const override {
+    return {.slab = state::kMixSlab, .chunk = state::kMixSources, .slab_major = false};
+  }
+
+  Buffer<float> allocate(std::int64_t count) override {
+    if (count != setup_->size) {
+      auto memory = device_memory(device_, static_cast<std::size_t>(count) * sizeof(float));
+      return {memory, static_cast<float*>(memory.get())};
+    }
+    if (pool_.empty()) {
+      const std::int64_t fit = kBytesAtOnce / std::max<std::int64_t>(1, count * 4);
+      const std::int64_t pieces = std::clamp<std::int64_t>(fit, 1, kBuffersAtOnce);
+      auto memory = device_memory(device_, static_cast<std::size_t>(pieces * count) * 4);
+      for (std::int64_t i = 0; i < pieces; ++i) {
+        // NOTE: each piece counts its own references; the memory goes with the last of them.
+        pool_.emplace_back(static_cast<float*>(memory.get()) + i * count, [memory](float*) {});
+      }
+    }
+    Buffer<float> buffer = std::move(pool_.back());
+    pool_.pop_back();
+    return buffer;
+  }
+  void clear(float* data, std::int64_t count) override {
+    const DeviceGuard guard(device_);
+    check_call(cudaMemsetAsync(data, 0, static_cast<std::size_t>(count) * 4, stream()),
+               "cudaMemsetAsync");
+  }
+  void copy(float* to, const float* from, std::int64_t count) override {
+    transfer(to, from, static_cast<std::size_t>(count) * 4, cudaMemcpyDeviceToDevice);
+  }
+  void upload(float* to, const float* host, std::int64_t count) override {
+    transfer(to, host, static_cast<std::size_t>(count) * 4, cudaMemcpyHostToDevice);
+  }
+  void download(float* host, const float* from, std::int64_t count) override {
+    transfer(host, from, static_cast<std::size_t>(count) * 4, cudaMemcpyDeviceToHost);
+    const DeviceGuard guard(device_);
+    check_call(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  }
+  void use(void* stream) override { stream_ = stream; }
+
+  void run(const Tokens<float>* tokens, std::span<const Share> shares) override {
+    const DeviceGuard guard(device_);
+    // The items of one launch must belong to one chunk of sources: a share may need several.
+    std::vector<MixArgs> first, others;
+    for (const Share& share : shares) {
+      Mix<float>& mix = *share.mix;
+      const MixArgs args = describe(mix);
+      for (std::int64_t left = share.items; left > 0;) {
+        const std::int64_t slab = mix.done % mix.slabs;
+        const std::int64_t count = std::min(left, mix.slabs - slab);
+        MixArgs part = args;
+        part.chunk = static_cast<int>(mix.done / mix.slabs);
+        part.first = static_cast<int>(slab);
+        part.count = static_cast<int>(count);
+        (left == share.items ? first : others).push_back(part);
+        mix.done += count;
+        left -= count;
+      }
+    }
+    if (tokens && tokens->count == 1 && setup_->problem.mask == Mask::causal) {
+      state::StepCall call{};
+      call.step = step_args(*tokens);
+      for (std::size_t i = 0; i < first.size(); ++i) call.mix[i] = first[i];
+      launch_step(storage_, call, stream_);
+    } else {
+      if (tokens) launch_tokens(storage_, token_args(*tokens), stream_);
+      for (const MixArgs& part : first) launch_mix(part, stream_);
+    }
+    for (const MixArgs& part : others) launch_mix(part, stream_);
+  }
+
+ private:
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_); }
+
+  void transfer(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const DeviceGuard guard(device_);
+    check_call(cudaMemcpyAsync(to, from, bytes, kind, stream()), "cudaMemcpyAsync");
+    // NOTE: a copy from pageable memory has read it when the call returns.
+  }
+
+  void fill_constants() {
+    const Problem& p = setup_->problem;
+    switch (p.dtype) {
+      case DType::bf16: storage_ = state::Storage::bf16; break;
+      case DType::f16: storage_ = state::Storage::f16; break;
+      default: storage_ = state::Storage::f32; break;
+    }
+    StepArgs& a = constants_;
+    a.map = feature_map(p.feature_map, p.dtype);
+    a.scale = static_cast<float>(p.scale);
+    a.eps = static_cast<float>(p.denominator_eps());
+    a.heads = static_cast<int>(p.heads);
+    a.per_head = p.mixing_per_head ? 1 : 0;
+    a.dk = static_cast<int>(p.dk);
+    a.dv = static_cast<int>(p.dv);
+    a.row = static_cast<int>(setup_->row);
+    a.key = static_cast<int>(setup_->key);
+    a.den_at = static_cast<int>(setup_->den_at);
+    a.den_width = static_cast<int>(setup_->den_width);
+    a.width = setup_->width;
+    a.open_width = setup_->open_width;
+    a.ring_k_at = static_cast<int>(setup_->ring_k_at);
+    a.ring_v_at = static_cast<int>(setup_->ring_v_at);
+    a.q_at = static_cast<int>(setup_->q_at);
+    a.slice = static_cast<int>(setup_->slice);
+    a.slices = static_cast<int>(setup_->slices);
+    a.block = static_cast<int>(setup_->block);
+    switch (p.normalizer) {
+      case Normalizer::exact: a.normalizer = 0; break;
+      case Normalizer::shared_position: a.normalizer = 1; break;
+      case Normalizer::none: a.normalizer = 2; break;
+    }
+    a.separate = p.separate_denominator ? 1 : 0;
+    a.block_causal = p.mask == Mask::block_causal ? 1 : 0;
+    a.tokens_at_once = p.dk <= 128 ? 64 : p.dk <= 256 ? 32 : 16;
+  }
+
+  static state::Rows rows(const TensorView& view, std::int64_t first) {
+    if (!view.defined()) return {};
+    const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+    return {static_cast<std::byte*>(view.data) + first * view.strides[1] * size, view.strides[0],
+            view.strides[1], view.strides[2]};
+  }
+
+  StepArgs described(const Tokens<float>& tokens) {
+    StepArgs a = constants_;
+    a.q = rows(tokens.inputs->q, tokens.first);
+    a.k = rows(tokens.inputs->k, tokens.first);
+    a.v = rows(tokens.inputs->v, tokens.first);
+    a.q_den = rows(tokens.inputs->q_den, tokens.first);
+    a.k_den = rows(tokens.inputs->k_den, tokens.first);
+    a.o = rows(*tokens.o, tokens.first);
+    a.running = tokens.running;
+    a.summary = tokens.summary;
+    a.open = tokens.open;
+    a.next = tokens.next;
+    a.own = tokens.own[0];
+    if (tokens.next) a.next_weight = tokens.next_weight[0];
+    if (a.per_head) a.weights = head_weights(tokens);
+    a.closes = tokens.closes ? 1 : 0;
+    a.fill = tokens.fill;
+    a.base = tokens.base;
+    a.count = static_cast<int>(tokens.count);
+    return a;
+  }
+
+  void split_columns(StepArgs& a, int columns) const {
+    a.columns = columns;
+    a.column_blocks = (a.row + columns - 1) / columns;
+    const std::int64_t blocks = setup_->lanes * a.column_blocks;
+    if (blocks > 0x3fffffff) fail(ErrorCode::unsupported, kWhere, blocks, " thread blocks");
+    a.blocks = static_cast<int>(blocks);
+  }
+
+  StepArgs step_args(const Tokens<float>& tokens) {
+    StepArgs a = described(tokens);
+    // Wide blocks read the ring less often; narrow ones give every multiprocessor something to do.
+    constexpr std::int64_t kMultiprocessors = 132;
+    int columns = 128;
+    while (columns > 16 && (columns > a.row ||
+                            setup_->lanes * ((a.row + columns - 1) / columns) <
+                                2 * kMultiprocessors)) {
+      columns /= 2;
+    }
+    split_columns(a, std::max(columns, a.slice));  // whole slices: 16 or 32 columns
+    return a;
+  }
+
+  StepArgs token_args(const Tokens<float>& tokens) {
+    StepArgs a = described(tokens);
+    split_columns(a, state::kChunkColumns);
+    return a;
+  }
+
+  // m_ii and the next block's weight of every head, uploaded when a block opens.
+  const float* head_weights(const Tokens<float>& tokens) {
+    const auto heads = static_cast<std::size_t>(setup_->problem.heads);
+    std::vector<float> both(2 * heads);
+    std::copy_n(tokens.own, heads, both.begin());
+    if (tokens.next) std::copy_n(tokens.next_weight, heads, both.begin() + heads);
+    if (!head_weights_) head_weights_ = device_memory(device_, both.size() * 4);
+    if (both != uploaded_weights_) {
+      transfer(head_weights_.get(), both.data(), both.size() * 4, cudaMemcpyHostToDevice);
+      uploaded_weights_ = both;
+    }
+    return static_cast<const float*>(head_weights_.get());
+  }
+
+  // Pointers and weights of a mixture, uploaded once for each.
+  struct Table {
+    std::uint64_t serial = 0;
+    std::size_t capacity = 0;
+    std::shared_ptr<void> memory;
+  };
+
+  MixArgs describe(const Mix<float>& mix) {
+    // Mixtures of one row and of a group alternate: each kind has its table.
+    Table& table = tables_[mix.to.size() == 1 && mix.clear ? 0 : 1];
+    const std::size_t pointers = mix.from.size() * sizeof(float*);
+    const std::size_t bytes = pointers + mix.weights.size() * sizeof(float);
+    if (table.capacity < bytes || !table.memory) {
+      table.capacity = std::max<std::size_t>(2 * bytes, 4096);
+      table.memory = device_memory(device_, table.capacity);
+      table.serial = 0;
+    }
+    if (table.serial != mix.serial) {
+      std::vector<std::byte> host(std::max<std::size_t>(bytes, 1));
+      if (!mix.from.empty()) {
+        std::memcpy(host.data(), mix.from.data(), pointers);
+        std::memcpy(host.data() + pointers, mix.weights.data(), bytes - pointers);
+      }
+      transfer(table.memory.get(), host.data(), bytes, cudaMemcpyHostToDevice);
+      table.serial = mix.serial;
+    }
+    const auto* data = static_cast<const std::byte*>(table.memory.get());
+    MixArgs args{};
+    args.from = reinterpret_cast<const float* const*>(data);
+    args.weights = reinterpret_cast<const float*>(data + pointers);
+    for (std::size_t r = 0; r < mix.to.size(); ++r) args.to[r] = mix.to[r];
+    args.clear = mix.clear;
+    args.width = setup_->width;
+    args.rows = static_cast<int>(mix.to.size());
+    args.sources = static_cast<int>(mix.from.size());
+    args.slabs_per_lane = static_cast<int>(mix.slabs_per_lane);
+    args.heads = constants_.heads;
+    args.per_head = constants_.per_head;
+    return args;
+  }
+
+  std::shared_ptr<const Setup> setup_;
+  int device_;
+  void* stream_ = nullptr;
+  state::Storage storage_ = state::Storage::f32;
+  StepArgs constants_{};
+  std::vector<Buffer<float>> pool_;
+  std::shared_ptr<void> head_weights_;
+  std::vector<float> uploaded_weights_;
+  Table tables_[2];
+};
+
+}  // namespace
+}  // namespace mhla::cuda
+
+namespace mhla::streaming {
+
+std::unique_ptr<Engine<float>> make_cuda_engine(const std::shared_ptr<const Setup>& setup) {
+  return std::make_unique<cuda::Engine>(setup);
+}
+
+}  // namespace mhla::streaming
