@@ -2,7 +2,7 @@
 """libmhla on a GPU against its memory floor and its peers: verified first, then timed.
 
 The floor of a shape is the bytes of q, k, v and o (times three with the backward) over the copy
-bandwidth measured in the same run. Decode steps are not measured here.
+bandwidth measured in the same run; that of a decode step is reading its state once.
 """
 
 import argparse
@@ -19,13 +19,14 @@ sys.path.insert(1, os.path.join(HERE, "../tests/cuda"))
 
 import torch
 
+import decode
 import libmhla
 import oracle
 import peers
 import table
 import timing
 from cases import make_inputs
-from shapes import SHAPES, TINY
+from shapes import DECODE, SHAPES, TINY
 
 
 def parse_arguments():
@@ -43,11 +44,12 @@ def parse_arguments():
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-",
                         help="write all numbers; without FILE to standard output")
     arguments = parser.parse_args()
-    known = {shape.name.lower(): shape for shape in SHAPES + TINY}
-    names = arguments.shape or [s.name for s in (SHAPES if torch.cuda.is_available() else TINY)]
+    known = {shape.name.lower(): shape for shape in SHAPES + DECODE + TINY}
+    on_gpu = torch.cuda.is_available()
+    names = arguments.shape or [s.name for s in (SHAPES + DECODE if on_gpu else TINY)]
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
-        parser.error(f"unknown shape {unknown[0]}; known: {', '.join(s.name for s in SHAPES)}")
+        parser.error(f"unknown shape {unknown[0]}; known: {', '.join(s.name for s in SHAPES + DECODE)}")
     arguments.shapes = [known[name.lower()] for name in names]
     return arguments
 
@@ -206,7 +208,10 @@ def measure_all(arguments, result, bandwidth, device):
     try:
         for shape in arguments.shapes:
             log(shape.name)
-            result["rows"] += measure_shape(shape, arguments, bandwidth, device)
+            if isinstance(shape, decode.Decode):
+                result["rows"] += decode.measure(shape, bandwidth, device, log)
+            else:
+                result["rows"] += measure_shape(shape, arguments, bandwidth, device)
             if arguments.json not in (None, "-"):
                 with open(arguments.json, "w") as file:
                     json.dump(result, file, indent=1)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from cases import Case, grid, sequence
+from decode import Decode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,11 @@ SHAPES = [
     Shape("DeiT-T-d96", _vision(256, 3, IMAGE_256, 96)),
     Shape("DiT-S-512-d96", _vision(128, 6, IMAGE_512, 96)),
     Shape("Wan-ragged", _vision(1, 12, grid((21, 30, 52), blocks=(3, 5, 10)), 128)),
+]
+
+DECODE = [
+    Decode("decode-1", dataclasses.replace(LANGUAGE, batch=1), states=24),
+    Decode("decode-64", dataclasses.replace(LANGUAGE, batch=64), states=3),
 ]
 
 # Small enough for the reference on a CPU: the benchmark tests itself with it.

@@ -97,11 +97,12 @@ MHLA_C_API void mhla_mixing_destroy(mhla_mixing* mixing);
 
 MHLA_C_API mhla_status mhla_state_create(const mhla_problem* problem, const mhla_mixing* mixing,
                                          mhla_state** state);
-/* inputs->mixing stays empty: a state keeps the weights it was created with. */
+/* inputs->mixing stays empty: a state keeps the weights it was created with.
+ * stream: a cudaStream_t, or NULL; the work is only put there. */
 MHLA_C_API mhla_status mhla_state_prefill(mhla_state* state, const mhla_forward_inputs* inputs,
-                                          const mhla_tensor* o);
+                                          const mhla_tensor* o, void* stream);
 MHLA_C_API mhla_status mhla_state_step(mhla_state* state, const mhla_forward_inputs* inputs,
-                                       const mhla_tensor* o);
+                                       const mhla_tensor* o, void* stream);
 MHLA_C_API mhla_status mhla_state_fork(const mhla_state* state, mhla_state** branch);
 MHLA_C_API mhla_status mhla_state_rewind(mhla_state* state, int64_t tokens);
 MHLA_C_API int64_t mhla_state_tokens(const mhla_state* state);

@@ -92,6 +92,19 @@ def library():
                                  c_size_t, c_void_p]),
         "mhla_backward": (c_int, [c_void_p, POINTER(BackwardInputs), POINTER(Gradients), c_void_p,
                                   c_size_t, c_void_p]),
+        "mhla_mixing_from": (c_int, [c_void_p, c_int64, c_int64, c_int64, POINTER(c_void_p)]),
+        "mhla_mixing_destroy": (None, [c_void_p]),
+        "mhla_state_create": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+        "mhla_state_prefill": (c_int, [c_void_p, POINTER(ForwardInputs), POINTER(Tensor),
+                                       c_void_p]),
+        "mhla_state_step": (c_int, [c_void_p, POINTER(ForwardInputs), POINTER(Tensor), c_void_p]),
+        "mhla_state_fork": (c_int, [c_void_p, POINTER(c_void_p)]),
+        "mhla_state_rewind": (c_int, [c_void_p, c_int64]),
+        "mhla_state_tokens": (c_int64, [c_void_p]),
+        "mhla_state_bytes": (c_size_t, [c_void_p]),
+        "mhla_state_save": (c_int, [c_void_p, c_char_p]),
+        "mhla_state_load": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "mhla_state_destroy": (None, [c_void_p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)
@@ -129,6 +142,72 @@ class Plan:
 
     def explain(self):
         return library().mhla_plan_explain(self._handle).decode()
+
+
+class State:
+    """The streaming form. `mixing`: [M, M] or [H, M, M], any device."""
+
+    def __init__(self, text=None, mixing=None, handle=None):
+        self._handle = handle or c_void_p()  # first: __del__ runs even when the rest fails
+        if handle:
+            return
+        lib = library()
+        problem, weights = c_void_p(), c_void_p()
+        host = mixing.detach().float().cpu().contiguous()
+        heads = host.shape[0] if host.dim() == 3 else 0
+        try:
+            _check(lib.mhla_problem_create(text.encode(), byref(problem)))
+            _check(lib.mhla_mixing_from(host.data_ptr(), heads, host.shape[-2], host.shape[-1],
+                                        byref(weights)))
+            _check(lib.mhla_state_create(problem, weights, byref(self._handle)))
+        finally:
+            lib.mhla_mixing_destroy(weights)
+            lib.mhla_problem_destroy(problem)
+
+    def __del__(self):
+        if self._handle:
+            library().mhla_state_destroy(self._handle)
+
+    def prepared(self, o, q, k, v, q_den=None, k_den=None):
+        """A call that reads these tokens; one of them is a step."""
+        inputs = ForwardInputs(*(Tensor.of(t) for t in (q, k, v, None, q_den, k_den)))
+        output, keep = Tensor.of(o), (o, q, k, v, q_den, k_den)
+        lib = library()
+        function = lib.mhla_state_step if q.shape[1] == 1 else lib.mhla_state_prefill
+
+        def call(keep=keep):
+            status = function(self._handle, byref(inputs), byref(output), _stream(q))
+            if status:
+                _check(status)
+        return call
+
+    def read(self, o, **tokens):
+        self.prepared(o, **tokens)()
+
+    def fork(self):
+        handle = c_void_p()
+        _check(library().mhla_state_fork(self._handle, byref(handle)))
+        return State(handle=handle)
+
+    def rewind(self, tokens):
+        _check(library().mhla_state_rewind(self._handle, tokens))
+
+    def save(self, path):
+        _check(library().mhla_state_save(self._handle, str(path).encode()))
+
+    @classmethod
+    def load(cls, path):
+        handle = c_void_p()
+        _check(library().mhla_state_load(str(path).encode(), byref(handle)))
+        return cls(handle=handle)
+
+    @property
+    def tokens(self):
+        return library().mhla_state_tokens(self._handle)
+
+    @property
+    def bytes(self):
+        return library().mhla_state_bytes(self._handle)
 
 
 def reason(refusal, implementation):

@@ -323,8 +323,8 @@ static void feed(mhla_state* state, int first, int count, const float* expected)
   inputs.k = column(k + first, count);
   inputs.v = column(v + first, count);
   const mhla_tensor o = column(o_data, count);
-  EXPECT_OK(count == 1 ? mhla_state_step(state, &inputs, &o)
-                       : mhla_state_prefill(state, &inputs, &o));
+  EXPECT_OK(count == 1 ? mhla_state_step(state, &inputs, &o, NULL)
+                       : mhla_state_prefill(state, &inputs, &o, NULL));
   EXPECT(near_values(o_data, expected + first, count));
 }
 
@@ -390,14 +390,14 @@ static void states_step_fork_rewind_save_and_load(void) {
   float o_data[1];
   const mhla_tensor o = column(o_data, 1);
   memset(&inputs, 0, sizeof inputs);
-  EXPECT_FAILS(mhla_state_step(state, &inputs, &o), MHLA_INVALID_ARGUMENT, "q");
+  EXPECT_FAILS(mhla_state_step(state, &inputs, &o, NULL), MHLA_INVALID_ARGUMENT, "q");
   inputs.mixing = column(q, 1);
-  EXPECT_FAILS(mhla_state_step(state, &inputs, &o), MHLA_INVALID_ARGUMENT, "mixing");
-  EXPECT_FAILS(mhla_state_step(NULL, &inputs, &o), MHLA_INVALID_ARGUMENT, "state is NULL");
-  EXPECT_FAILS(mhla_state_step(state, NULL, &o), MHLA_INVALID_ARGUMENT, "inputs is NULL");
-  EXPECT_FAILS(mhla_state_prefill(NULL, &inputs, &o), MHLA_INVALID_ARGUMENT, "state is NULL");
+  EXPECT_FAILS(mhla_state_step(state, &inputs, &o, NULL), MHLA_INVALID_ARGUMENT, "mixing");
+  EXPECT_FAILS(mhla_state_step(NULL, &inputs, &o, NULL), MHLA_INVALID_ARGUMENT, "state is NULL");
+  EXPECT_FAILS(mhla_state_step(state, NULL, &o, NULL), MHLA_INVALID_ARGUMENT, "inputs is NULL");
+  EXPECT_FAILS(mhla_state_prefill(NULL, &inputs, &o, NULL), MHLA_INVALID_ARGUMENT, "state is NULL");
   inputs.mixing.rank = 0;
-  EXPECT_FAILS(mhla_state_prefill(state, &inputs, NULL), MHLA_INVALID_ARGUMENT, "o is NULL");
+  EXPECT_FAILS(mhla_state_prefill(state, &inputs, NULL, NULL), MHLA_INVALID_ARGUMENT, "o is NULL");
   EXPECT(mhla_state_tokens(state) == 3);
   EXPECT_FAILS(mhla_state_create(NULL, NULL, &loaded), MHLA_INVALID_ARGUMENT, "problem is NULL");
   EXPECT_FAILS(mhla_state_create(problem, NULL, &loaded), MHLA_INVALID_ARGUMENT, "mixing is NULL");

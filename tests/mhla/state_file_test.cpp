@@ -155,7 +155,7 @@ TEST(StateBytes, HostileSizesAllocateNothing) {
   expect_corrupt(with_number<std::int64_t>(good, mixing + 12, 1 << 30), "mixing weights");
   expect_corrupt(with_number<std::int64_t>(good, tokens, -1), "tokens");
   expect_corrupt(with_number<std::int64_t>(good, tokens, kHuge), "rows of the mixing matrix");
-  expect_corrupt(with_number<std::int64_t>(good, tokens, 3), "too many");
+  expect_corrupt(with_number<std::int64_t>(good, tokens, 3), "open block");
 
   const std::string toeplitz = state_of(file_problem(), ToeplitzMixing::causal({1}), 5).serialize();
   const std::size_t at = mixing_at(toeplitz);

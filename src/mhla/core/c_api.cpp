@@ -315,20 +315,20 @@ mhla_status mhla_state_create(const mhla_problem* problem, const mhla_mixing* mi
 }
 
 mhla_status mhla_state_prefill(mhla_state* state, const mhla_forward_inputs* inputs,
-                               const mhla_tensor* o) {
+                               const mhla_tensor* o, void* stream) {
   return guarded([&] {
     const char* call = "mhla_state_prefill";
-    mhla::State& stream = given(call, "state", state).state;
-    stream.prefill(state_inputs(call, inputs), view_of(call, "o", given(call, "o", o)));
+    mhla::State& target = given(call, "state", state).state;
+    target.prefill(state_inputs(call, inputs), view_of(call, "o", given(call, "o", o)), stream);
   });
 }
 
 mhla_status mhla_state_step(mhla_state* state, const mhla_forward_inputs* inputs,
-                            const mhla_tensor* o) {
+                            const mhla_tensor* o, void* stream) {
   return guarded([&] {
     const char* call = "mhla_state_step";
-    mhla::State& stream = given(call, "state", state).state;
-    stream.step(state_inputs(call, inputs), view_of(call, "o", given(call, "o", o)));
+    mhla::State& target = given(call, "state", state).state;
+    target.step(state_inputs(call, inputs), view_of(call, "o", given(call, "o", o)), stream);
   });
 }
 

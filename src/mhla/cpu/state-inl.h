@@ -89,23 +89,26 @@ HWY_INLINE void RowTimesStrip(const float* q, const float* matrix, Index rows, I
                               float* out) {
   const DF d;
   VF sum[kVecs];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int x = 0; x < kVecs; ++x) sum[x] = hn::Zero(d);
   for (Index c = 0; c < rows; ++c) {
     const VF weight = hn::Set(d, q[c]);
     const float* row = matrix + c * stride;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int x = 0; x < kVecs; ++x) {
       sum[x] = hn::MulAdd(weight, hn::LoadU(d, row + x * kLanes), sum[x]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int x = 0; x < kVecs; ++x) hn::StoreU(sum[x], d, out + x * kLanes);
 }
 
+// Whole rows of up to 256 numbers where the registers allow it: the matrix is read in one stream.
+inline constexpr int kRowVecs = kMaxRows > 6 ? 16 : 8;
+
 HWY_NOINLINE void RowTimesMatrix(const float* q, const float* matrix, Index rows, Index columns,
                                  float* out) {
-  EachStrip<8>(columns, [&](auto vecs, Index at) HWY_ATTR {
+  EachStrip<kRowVecs>(columns, [&](auto vecs, Index at) HWY_ATTR {
     RowTimesStrip<decltype(vecs)::value>(q, matrix + at, rows, columns, out + at);
   });
 }
@@ -135,7 +138,17 @@ HWY_NOINLINE void FoldStrip(const FoldCall& call, Index token, Index at) {
   const VF own = hn::Set(d, call.own);
   float* s = call.s + at;
   float* r = call.r ? call.r + at : nullptr;
+  // NOTE: rows are far apart, and S has been pushed out of the nearest caches since last time.
+  constexpr Index kRowsAhead = 12;
   for (Index c = 0; c < call.rows; ++c) {
+    if (c + kRowsAhead < call.rows) {
+      hwy::Prefetch(s + (c + kRowsAhead) * call.stride);
+      if (kVecs * kLanes > 16) hwy::Prefetch(s + (c + kRowsAhead) * call.stride + 16);
+      if (r) {
+        hwy::Prefetch(r + (c + kRowsAhead) * call.stride);
+        if (kVecs * kLanes > 16) hwy::Prefetch(r + (c + kRowsAhead) * call.stride + 16);
+      }
+    }
     VF sum[kVecs];
     const VF first = hn::Set(d, keys[0][c]);
 #pragma GCC unroll 2
@@ -243,6 +256,8 @@ struct MixCall {
   Index offset;
 };
 
+inline constexpr Index kMixAhead = 128;  // numbers
+
 // kRows mixtures of kVecs vectors: every source is loaded once for all of them.
 template <int kRows, int kVecs>
 HWY_NOINLINE void MixStrip(const MixCall& call, Index row, Index begin, Index end) {
@@ -260,6 +275,11 @@ HWY_NOINLINE void MixStrip(const MixCall& call, Index row, Index begin, Index en
     }
     for (Index s = 0; s < call.sources; ++s) {
       const float* from = call.from[s] + offset;
+      // NOTE: no hardware prefetcher follows sixteen streams, a strip of each at a time.
+#pragma GCC unroll 4
+      for (Index ahead = 0; ahead < kVecs * kLanes; ahead += 16) {
+        hwy::Prefetch(from + kMixAhead + ahead);
+      }
       VF source[kVecs];
 #pragma GCC unroll 8
       for (int x = 0; x < kVecs; ++x) source[x] = hn::LoadU(d, from + x * kLanes);

@@ -18,7 +18,7 @@ namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
 // A team costs a few microseconds, as much as reading this many bytes of a cache.
-inline constexpr Index kBytesPerThread = 1 << 20;
+inline constexpr Index kBytesPerThread = 1 << 19;
 
 int StateOps::threads(Index bytes, Index units) {
   const Index worth = std::min(bytes / kBytesPerThread, units);

@@ -24,16 +24,10 @@ __device__ __forceinline__ std::int64_t level(const StepArgs& a, int j, std::int
   return fill - behind > a.base ? fill - behind : a.base;
 }
 
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask >>= 1) x += __shfl_xor_sync(0xffffffffu, x, mask);
-  return x;
-}
-
 __device__ __forceinline__ float warp_dot(const float* a, const float* b, int count) {
   float sum = 0.f;
   for (int i = threadIdx.x % 32; i < count; i += 32) sum = fmaf(a[i], b[i], sum);
-  return warp_sum(sum);
+  return ptx::sum_of_warp(sum);
 }
 
 template <typename E>
@@ -436,7 +430,7 @@ struct TokensBlock {
       if (!a.block_causal) {
         float sum = 0.f;
         for (int u = threadIdx.x % 32; u <= t; u += 32) sum += scores[t * (n + 1) + u];
-        own += warp_sum(sum);
+        own += ptx::sum_of_warp(sum);
       }
       const float before = a.normalizer == 0 ? warp_dot(q + t * pitch, prefix, a.dk)
                                              : p.running[a.den_at + a.fill + done + t];
