@@ -188,42 +188,53 @@ HWY_INLINE void FoldColumns(const FoldCall& call, Index tokens, Index columns) {
   if (tokens - u >= 1) strips(std::integral_constant<int, 1>{});
 }
 
-// A tile of a product: kRows x kVecs accumulators.
-inline constexpr int kProductVecs = kMaxRows > 6 ? 4 : 2;
+// Products walk over panels of B, two vectors wide, copied together: rows of B lie a power of two
+// apart and would fall into the same few sets of the nearest cache.
+inline constexpr Index kPanelDepth = 256;
 
+struct PanelCall {
+  const streaming::Product<float>& p;
+  const float* panel;  // [depth, 2 vectors]
+  Index n;             // first column
+  Index k, depth;      // part of the depth
+};
+
+// kRows rows by one panel.
 template <int kRows, int kVecs>
-HWY_NOINLINE void ProductTile(const streaming::Product<float>& p, Index m, Index n, Index depth) {
+HWY_NOINLINE void ProductTile(const PanelCall& call, Index m, Index depth) {
   const DF d;
+  const streaming::Product<float>& p = call.p;
   VF sum[kRows][kVecs];
-#pragma GCC unroll 6
+#pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::Zero(d);
   }
-  const float* a = p.a + m * p.a_row;
-  const float* b = p.b + n;
-  const Index a_row = p.a_row, a_column = p.a_column, ldb = p.ldb;
+  const Index a_row = p.a_row, a_column = p.a_column;
+  const float* a = p.a + m * a_row + call.k * a_column;
+  const float* b = call.panel;
   for (Index k = 0; k < depth; ++k) {
     VF column[kVecs];
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int x = 0; x < kVecs; ++x) column[x] = hn::LoadU(d, b + x * kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) {
       const VF weight = hn::Set(d, a[r * a_row]);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, column[x], sum[r][x]);
     }
     a += a_column;
-    b += ldb;
+    b += 2 * kLanes;
   }
+  const bool add = p.add || call.k > 0;
   const VF also_weight = hn::Set(d, p.also_weight);
-#pragma GCC unroll 6
+#pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-    const Index at = (m + r) * p.ldc + n;
-#pragma GCC unroll 4
+    const Index at = (m + r) * p.ldc + call.n;
+#pragma GCC unroll 2
     for (int x = 0; x < kVecs; ++x) {
       float* c = p.c + at + x * kLanes;
-      hn::StoreU(p.add ? hn::Add(hn::LoadU(d, c), sum[r][x]) : sum[r][x], d, c);
+      hn::StoreU(add ? hn::Add(hn::LoadU(d, c), sum[r][x]) : sum[r][x], d, c);
       if (p.also) {
         float* also = p.also + at + x * kLanes;
         hn::StoreU(hn::MulAdd(also_weight, sum[r][x], hn::LoadU(d, also)), d, also);
@@ -232,18 +243,35 @@ HWY_NOINLINE void ProductTile(const streaming::Product<float>& p, Index m, Index
   }
 }
 
+using ProductFunction = void (*)(const PanelCall&, Index, Index);
+template <int kVecs, int... kRows>
+HWY_INLINE ProductFunction ProductTileFor(Index rows, std::integer_sequence<int, kRows...>) {
+  static constexpr ProductFunction kTiles[] = {ProductTile<kRows + 1, kVecs>...};
+  return kTiles[rows - 1];
+}
+
 HWY_INLINE void MultiplyMatrices(const streaming::Product<float>& p) {
-  constexpr int kRows = 6;
-  const auto depth = [&](Index last_row) {
-    return p.triangle ? std::min<Index>(p.depth, last_row) : Index{p.depth};
-  };
-  EachStrip<kProductVecs>(p.columns, [&](auto vecs, Index n) HWY_ATTR {
-    constexpr int kVecs = decltype(vecs)::value;
-    Index m = 0;
-    for (; m + kRows <= p.rows; m += kRows) ProductTile<kRows, kVecs>(p, m, n, depth(m + kRows));
-    for (; m + 2 <= p.rows; m += 2) ProductTile<2, kVecs>(p, m, n, depth(m + 2));
-    if (m < p.rows) ProductTile<1, kVecs>(p, m, n, depth(m + 1));
-  });
+  alignas(64) float panel[kPanelDepth * 2 * kLanes];
+  const DF d;
+  const Index tiles = (p.rows + kMaxRows - 1) / kMaxRows;  // as even as they get
+  for (Index k = 0; k < p.depth; k += kPanelDepth) {
+    const Index depth = std::min<Index>(kPanelDepth, p.depth - k);
+    EachStrip<2>(p.columns, [&](auto vecs, Index n) HWY_ATTR {
+      constexpr int kVecs = decltype(vecs)::value;
+      for (Index i = 0; i < depth; ++i) {
+        const float* row = p.b + (k + i) * p.ldb + n;
+        for (int x = 0; x < kVecs; ++x) {
+          hn::StoreU(hn::LoadU(d, row + x * kLanes), d, panel + (i * 2 + x) * kLanes);
+        }
+      }
+      const PanelCall call{p, panel, n, k, depth};
+      for (Index tile = 0; tile < tiles; ++tile) {
+        const Index m = tile * p.rows / tiles, end = (tile + 1) * p.rows / tiles;
+        const Index used = p.triangle ? std::clamp<Index>(end - k, 0, depth) : depth;
+        ProductTileFor<kVecs>(end - m, std::make_integer_sequence<int, kMaxRows>())(call, m, used);
+      }
+    });
+  }
 }
 
 struct MixCall {

@@ -23,7 +23,7 @@ int step_shared(const StepArgs& a) {
 
 int tokens_shared(const StepArgs& a) {
   const int n = a.tokens_at_once;
-  const int floats = 2 * a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) +
+  const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) +
                      n * (n + 1) + 2 * a.key + n;
   return floats * 4;
 }
@@ -36,7 +36,7 @@ void launch_step(Storage storage, const StepCall& call, void* stream) {
     auto* kernel = step_kernel<decltype(tag)>;
     const int shared = step_shared(call.step);
     allow_shared(reinterpret_cast<const void*>(kernel), shared);
-    launch(kernel, {.x = grid}, kThreads, shared, stream, call);
+    launch(kernel, {.x = grid}, kThreads, shared, stream, call, true);
   });
 }
 

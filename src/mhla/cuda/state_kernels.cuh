@@ -99,7 +99,7 @@ __device__ __forceinline__ void mix_item(const MixArgs& m, int slab, const float
     sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
     if (m.chunk > 0 && r < m.rows) sum[r] = *reinterpret_cast<const float4*>(m.to[r] + at);
   }
-#pragma unroll 8
+#pragma unroll 4
   for (int s = 0; s < sources; ++s) {
     const float4 x = *reinterpret_cast<const float4*>(from[s] + at);
 #pragma unroll
@@ -139,28 +139,28 @@ __device__ __forceinline__ void mix(const MixArgs& m, int index) {
 }
 
 // One token. The outputs read the matrices as they were and add the last tokens from the ring; then
-// the slice whose turn it is takes up its tokens.
+// the slice whose turn it is takes up its tokens. Token u of the block is in slot u % kFold.
 template <typename E>
-__device__ __forceinline__ void step(const StepArgs& a, float* shared) {
-  const Place p = place_of(a, blockIdx.x, a.columns);
+__device__ __forceinline__ void step(const StepArgs& a, int index, float* shared) {
+  const Place p = place_of(a, index, a.columns);
   const int columns = min(a.columns, a.row - p.column), tid = threadIdx.x;
-  const std::int64_t t = a.fill, fill = t + 1;
-  const int oldest = static_cast<int>(a.base > fill - kFold ? a.base : fill - kFold);
-  const int tokens = static_cast<int>(fill) - oldest;  // in the ring that anybody may need
+  const int t = static_cast<int>(a.fill), fill = t + 1, base = static_cast<int>(a.base);
+  const int oldest = max(base, fill - kFold);  // whom anybody may need
+  const int slot = t % kFold;
 
-  float* q = shared;               // [key]
-  float* q_den = q + a.key;        // [key]
-  float* z = q_den + a.key;        // [key]
-  float* k = z + a.key;            // [kFold, key]: k[0] is the oldest
-  float* v = k + kFold * a.key;    // [kFold, columns]
-  float* scores = v + kFold * a.columns;  // [kFold]
-  float* dens = scores + kFold;           // [2]
+  float* q = shared;             // [key]
+  float* q_den = q + a.key;      // [key]
+  float* z = q_den + a.key;      // [key]
+  float* k = z + a.key;          // [kFold, key]
+  float* v = k + kFold * a.key;  // [kFold, columns]
+  float* scores = v + kFold * a.columns;                      // [kFold]
+  float* dens = scores + kFold;                               // [2]
   float4* partial = reinterpret_cast<float4*>(dens + kFold);  // [kThreads]
 
   // The first rows of R are on their way while the token is prepared.
-  const int across = a.columns / 4, group = tid / across, groups = kThreads / across;
-  const int c4 = tid % across * 4;
-  const bool inside = c4 < columns && group < groups;
+  const int across = a.columns / 4, shift = __ffs(across) - 1;
+  const int group = tid >> shift, groups = kThreads >> shift, c4 = (tid & (across - 1)) * 4;
+  const bool inside = c4 < columns;
   constexpr int kAhead = 8;
   float4 ahead[kAhead];
   const float* matrix = p.running + p.column + c4;
@@ -171,50 +171,62 @@ __device__ __forceinline__ void step(const StepArgs& a, float* shared) {
     if (inside && c < a.dk) ahead[i] = *reinterpret_cast<const float4*>(matrix + c * a.row);
   }
 
+  // The ring as it lies, stale slots included; the token itself replaces one of them.
+  const float4* ring_k = reinterpret_cast<const float4*>(p.open + a.ring_k_at);
+  const int quads = a.key / 4;
+  for (int i = tid; i < kFold * quads; i += kThreads) reinterpret_cast<float4*>(k)[i] = ring_k[i];
+  if (inside) {
+    for (int u = group; u < kFold; u += groups) {
+      *reinterpret_cast<float4*>(v + u * a.columns + c4) = *reinterpret_cast<const float4*>(
+          p.open + a.ring_v_at + u * a.row + p.column + c4);
+    }
+  }
   const E* q_in = row_of<E>(a.q, p.b, 0, p.h);
   const E* k_in = row_of<E>(a.k, p.b, 0, p.h);
   const E* v_in = row_of<E>(a.v, p.b, 0, p.h);
-  const int slot = static_cast<int>(t % kFold);
   const bool divides = a.normalizer != 2;
-  for (int i = tid; i < a.dk; i += kThreads) {
-    const float x = phi(a.map, to_float(k_in[i]));
-    q[i] = phi(a.map, to_float(q_in[i]));
-    k[(tokens - 1) * a.key + i] = x;
-    if (p.column == 0) p.open[a.ring_k_at + slot * a.key + i] = x;
-    if (divides) {
-      const float kd = a.separate ? phi(a.map, to_float(row_of<E>(a.k_den, p.b, 0, p.h)[i])) : x;
-      const float qd = a.separate ? phi(a.map, to_float(row_of<E>(a.q_den, p.b, 0, p.h)[i])) : q[i];
-      q_den[i] = qd;
-      z[i] = kd + (t > 0 ? p.open[p.column / a.slice * a.key + i] : 0.f);
-      if (a.normalizer == 1 && p.column == 0) p.open[a.q_at + t * a.key + i] = qd;
+  float new_k[2], new_v = 0.f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {  // dk is at most 2 * kThreads
+    const int c = tid + i * kThreads;
+    if (c >= a.dk) continue;
+    new_k[i] = phi(a.map, to_float(k_in[c]));
+    q[c] = phi(a.map, to_float(q_in[c]));
+    if (!divides) continue;
+    const float kd =
+        a.separate ? phi(a.map, to_float(row_of<E>(a.k_den, p.b, 0, p.h)[c])) : new_k[i];
+    const float qd = a.separate ? phi(a.map, to_float(row_of<E>(a.q_den, p.b, 0, p.h)[c])) : q[c];
+    q_den[c] = qd;
+    z[c] = kd + (t > 0 ? p.open[p.column / a.slice * a.key + c] : 0.f);
+    if (a.normalizer == 1 && p.column == 0) {
+      p.open[a.q_at + static_cast<std::int64_t>(t) * a.key + c] = qd;
     }
   }
-  for (int i = tid; i < (tokens - 1) * a.dk; i += kThreads) {
-    const int u = i / a.dk, c = i % a.dk;
-    k[u * a.key + c] = p.open[a.ring_k_at + (oldest + u) % kFold * a.key + c];
+  if (tid < columns && p.column + tid < a.dv) new_v = to_float(v_in[p.column + tid]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int c = tid + i * kThreads;
+    if (c >= a.dk) continue;
+    k[slot * a.key + c] = new_k[i];
+    if (p.column == 0) p.open[a.ring_k_at + slot * a.key + c] = new_k[i];
   }
-  for (int i = tid; i < (tokens - 1) * columns; i += kThreads) {
-    const int u = i / columns, c = i % columns;
-    v[u * a.columns + c] = p.open[a.ring_v_at + (oldest + u) % kFold * a.row + p.column + c];
-  }
-  for (int i = tid; i < columns; i += kThreads) {
-    const float x = p.column + i < a.dv ? to_float(v_in[p.column + i]) : 0.f;
-    v[(tokens - 1) * a.columns + i] = x;
-    p.open[a.ring_v_at + slot * a.row + p.column + i] = x;
+  if (tid < columns) {
+    v[slot * a.columns + tid] = new_v;
+    p.open[a.ring_v_at + slot * a.row + p.column + tid] = new_v;
   }
   __syncthreads();
 
-  const int warp = tid / 32;
-  for (int u = warp; u < tokens + (divides ? 2 : 0); u += kThreads / 32) {
+  // Scores by warps, and the part of every row group in q R.
+  for (int u = tid / 32; u < kFold + (divides ? 2 : 0); u += kThreads / 32) {
     float sum = 0.f;
-    if (u < tokens) sum = warp_dot(q, k + u * a.key, a.dk);
-    else if (u == tokens) sum = warp_dot(q_den, z, a.dk);
+    if (u < kFold) sum = warp_dot(q, k + u * a.key, a.dk);
+    else if (u == kFold) sum = warp_dot(q_den, z, a.dk);
     else if (a.normalizer == 0) sum = warp_dot(q_den, p.running + a.den_at, a.dk);
     else sum = p.running[a.den_at + t];
-    if (tid % 32 == 0) (u < tokens ? scores[u] : dens[u - tokens]) = sum;
+    if (tid % 32 == 0) scores[u] = sum;  // dens behind them
   }
   if (divides) store_z(a, p, a.columns, z);
-
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
   const auto add = [&](float w, const float4& x) {
     sum = make_float4(fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z),
@@ -231,85 +243,85 @@ __device__ __forceinline__ void step(const StepArgs& a, float* shared) {
       add(q[c], *reinterpret_cast<const float4*>(matrix + c * a.row));
     }
   }
+  __syncthreads();
+
+  if (inside) {
+    const int from = max(oldest, static_cast<int>(level(a, (p.column + c4) / a.slice, t)));
+    for (int u = from + group; u < fill; u += groups) {
+      const int at = u % kFold;
+      add(p.own * scores[at], *reinterpret_cast<const float4*>(v + at * a.columns + c4));
+    }
+  }
   partial[tid] = sum;
   __syncthreads();
 
-  if (tid < across && c4 < columns) {
-    for (int g = 1; g < groups; ++g) {
-      const float4 x = partial[g * across + tid];
-      sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
-    }
-    const int j = (p.column + c4) / a.slice;
-    const int from = static_cast<int>(level(a, j, t)) - oldest;
-    for (int u = from > 0 ? from : 0; u < tokens; ++u) {
-      add(p.own * scores[u], *reinterpret_cast<const float4*>(v + u * a.columns + c4));
-    }
+  if (tid < columns) {
+    const float* parts = reinterpret_cast<const float*>(partial) + tid;
+    float total = 0.f;
+    for (int g = 0; g < groups; ++g) total += parts[g * a.columns];
     float divisor = 1.f;
     if (divides) divisor = a.scale * (dens[1] + p.own * dens[0]) + a.eps;
-    E* o = const_cast<E*>(row_of<E>(a.o, p.b, 0, p.h)) + p.column + c4;
-    const int valid = a.dv - p.column - c4;
-    if (valid > 0) store_output(a, o, sum.x, divisor);
-    if (valid > 1) store_output(a, o + 1, sum.y, divisor);
-    if (valid > 2) store_output(a, o + 2, sum.z, divisor);
-    if (valid > 3) store_output(a, o + 3, sum.w, divisor);
+    E* o = const_cast<E*>(row_of<E>(a.o, p.b, 0, p.h)) + p.column + tid;
+    if (p.column + tid < a.dv) store_output(a, o, total, divisor);
   }
 
   // Slices take up their tokens: the one whose turn it is, or all when the block closes.
-  const int slices = (columns + a.slice - 1) / a.slice, quads = a.slice / 4;
-  for (int s = 0; s < slices; ++s) {
+  const int slice_shift = __ffs(a.slice / 4) - 1;
+  for (int s = 0; s * a.slice < columns; ++s) {
     const int j = p.column / a.slice + s;
     if (!a.closes && level(a, j, fill) != fill) continue;
-    const int from = static_cast<int>(level(a, j, t)) - oldest;
-    for (int i = tid; i < a.dk * quads; i += kThreads) {
-      const int c = i / quads, at = s * a.slice + i % quads * 4;
+    const int from = max(oldest, static_cast<int>(level(a, j, t)));
+    for (int i = tid; i < a.dk << slice_shift; i += kThreads) {
+      const int c = i >> slice_shift, at = s * a.slice + (i & ((1 << slice_shift) - 1)) * 4;
       if (at >= columns) continue;
-      float4 delta = make_float4(0.f, 0.f, 0.f, 0.f);
-      for (int u = from > 0 ? from : 0; u < tokens; ++u) {
-        const float w = k[u * a.key + c];
-        const float4 x = *reinterpret_cast<const float4*>(v + u * a.columns + at);
-        delta = make_float4(fmaf(w, x.x, delta.x), fmaf(w, x.y, delta.y), fmaf(w, x.z, delta.z),
-                            fmaf(w, x.w, delta.w));
-      }
       const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + p.column + at;
       float4* total = reinterpret_cast<float4*>(p.summary + offset);
-      float4 x = *total;
+      float* to = a.closes ? p.next : p.running;
+      float4 x = *total, y = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (to) y = *reinterpret_cast<const float4*>(to + offset);
+      float4 delta = make_float4(0.f, 0.f, 0.f, 0.f);
+      for (int u = from; u < fill; ++u) {
+        const float w = k[u % kFold * a.key + c];
+        const float4 d = *reinterpret_cast<const float4*>(v + u % kFold * a.columns + at);
+        delta = make_float4(fmaf(w, d.x, delta.x), fmaf(w, d.y, delta.y), fmaf(w, d.z, delta.z),
+                            fmaf(w, d.w, delta.w));
+      }
       x = make_float4(x.x + delta.x, x.y + delta.y, x.z + delta.z, x.w + delta.w);
       *total = x;
-      const float w = a.closes ? p.next_weight : p.own;
-      float* to = a.closes ? p.next : p.running;
       if (!to) continue;
+      const float w = a.closes ? p.next_weight : p.own;
       if (!a.closes) x = delta;
-      float4* target = reinterpret_cast<float4*>(to + offset);
-      const float4 y = *target;
-      *target = make_float4(fmaf(w, x.x, y.x), fmaf(w, x.y, y.y), fmaf(w, x.z, y.z),
-                            fmaf(w, x.w, y.w));
+      *reinterpret_cast<float4*>(to + offset) =
+          make_float4(fmaf(w, x.x, y.x), fmaf(w, x.y, y.y), fmaf(w, x.z, y.z), fmaf(w, x.w, y.w));
     }
   }
   if (a.closes) close_denominator(a, p, z);
 }
 
+// Mixtures first: they have the longest way to go.
 template <typename E>
-__global__ void __launch_bounds__(kThreads, 3) step_kernel(const __grid_constant__ StepCall call) {
+__global__ void __launch_bounds__(kThreads, 4) step_kernel(const __grid_constant__ StepCall call) {
   extern __shared__ float4 shared[];
+  ptx::begin_after_previous();
   int index = static_cast<int>(blockIdx.x);
-  if (index < call.step.blocks) return step<E>(call.step, reinterpret_cast<float*>(shared));
-  index -= call.step.blocks;
   if (index < call.mix[0].count) return mix(call.mix[0], index);
-  mix(call.mix[1], index - call.mix[0].count);
+  index -= call.mix[0].count;
+  if (index < call.mix[1].count) return mix(call.mix[1], index);
+  step<E>(call.step, index - call.mix[1].count, reinterpret_cast<float*>(shared));
 }
 
 __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixArgs args) {
   mix(args, static_cast<int>(blockIdx.x));
 }
 
-// Several tokens of the open block. A thread block owns kChunkColumns columns of R and S, in shared
-// memory, and walks through the tokens a few at a time.
+// Several tokens of the open block. A thread block owns kChunkColumns columns of R, in shared memory,
+// and of S, in global memory, and walks through the tokens a few at a time.
 template <typename E>
 struct TokensBlock {
   const StepArgs& a;
   const Place p;
   int columns, n, pitch;
-  float *q, *k, *v, *r, *s, *scores, *z, *prefix, *dens;
+  float *q, *k, *v, *r, *scores, *z, *prefix, *dens;
 
   __device__ TokensBlock(const StepArgs& args, float* shared)
       : a(args), p(place_of(args, blockIdx.x, kChunkColumns)) {
@@ -322,7 +334,6 @@ struct TokensBlock {
       return at;
     };
     r = part(a.dk * kChunkColumns);
-    s = part(a.dk * kChunkColumns);
     v = part(n * kChunkColumns);
     q = part(n * pitch);
     k = part(n * pitch);
@@ -333,9 +344,12 @@ struct TokensBlock {
   }
 
   __device__ void load(const Rows& rows, int first, int count, float* to) const {
-    for (int i = threadIdx.x; i < count * a.dk; i += kThreads) {
-      const int t = i / a.dk, c = i % a.dk;
-      to[t * pitch + c] = phi(a.map, to_float(row_of<E>(rows, p.b, first + t, p.h)[c]));
+    for (int t = threadIdx.x / 32; t < count; t += kThreads / 32) {
+      const E* row = row_of<E>(rows, p.b, first + t, p.h);
+#pragma unroll 4
+      for (int c = threadIdx.x % 32; c < a.dk; c += 32) {
+        to[t * pitch + c] = phi(a.map, to_float(row[c]));
+      }
     }
   }
   __device__ void load_values(int first, int count) const {
@@ -350,7 +364,7 @@ struct TokensBlock {
     const std::int64_t oldest = a.base > a.fill - kFold ? a.base : a.fill - kFold;
     for (int i = threadIdx.x; i < a.dk * kChunkColumns; i += kThreads) {
       const int c = i / kChunkColumns, at = p.column + i % kChunkColumns;
-      float delta = 0.f, rr = 0.f, ss = 0.f;
+      float delta = 0.f, rr = 0.f;
       if (at < a.row) {
         const std::int64_t from = level(a, at / a.slice, a.fill);
         for (std::int64_t u = from > oldest ? from : oldest; u < a.fill; ++u) {
@@ -359,10 +373,9 @@ struct TokensBlock {
                        p.open[a.ring_v_at + slot * a.row + at], delta);
         }
         rr = p.running[static_cast<std::int64_t>(c) * a.row + at];
-        ss = p.summary[static_cast<std::int64_t>(c) * a.row + at];
+        if (from < a.fill) p.summary[static_cast<std::int64_t>(c) * a.row + at] += delta;
       }
       r[i] = fmaf(p.own, delta, rr);
-      s[i] = ss + delta;
     }
     if (a.normalizer != 2) {
       for (int i = threadIdx.x; i < a.dk; i += kThreads) {
@@ -384,9 +397,13 @@ struct TokensBlock {
         sum = make_float4(fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z),
                           fmaf(w, x.w, sum.w));
       }
-      float4* ss = reinterpret_cast<float4*>(s + c * kChunkColumns + at);
       float4* rr = reinterpret_cast<float4*>(r + c * kChunkColumns + at);
-      *ss = make_float4(ss->x + sum.x, ss->y + sum.y, ss->z + sum.z, ss->w + sum.w);
+      if (p.column + at < a.row) {
+        float4* total = reinterpret_cast<float4*>(p.summary + static_cast<std::int64_t>(c) * a.row +
+                                                  p.column + at);
+        const float4 x = *total;
+        *total = make_float4(x.x + sum.x, x.y + sum.y, x.z + sum.z, x.w + sum.w);
+      }
       *rr = make_float4(fmaf(p.own, sum.x, rr->x), fmaf(p.own, sum.y, rr->y),
                         fmaf(p.own, sum.z, rr->z), fmaf(p.own, sum.w, rr->w));
     }
@@ -549,9 +566,8 @@ struct TokensBlock {
       const int c = i / kChunkColumns, at = p.column + i % kChunkColumns;
       if (at >= a.row) continue;
       const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + at;
-      p.summary[offset] = s[i];
       if (!a.closes) p.running[offset] = r[i];
-      else if (p.next) p.next[offset] = fmaf(p.next_weight, s[i], p.next[offset]);
+      else if (p.next) p.next[offset] = fmaf(p.next_weight, p.summary[offset], p.next[offset]);
     }
     if (a.normalizer != 2) store_z(a, p, kChunkColumns, z);
     if (a.closes) close_denominator(a, p, z);
