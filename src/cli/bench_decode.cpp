@@ -1,4 +1,5 @@
 // One token at a time: what a step costs early and late in a sequence.
+#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,8 @@ namespace mhla::cli {
 namespace {
 
 constexpr double kLongPrompt = 40;  // seconds; longer reading only with --slow
+// Stepped through: what is prepared differs from block to block.
+constexpr std::int64_t kBlocks = 18;
 
 // Tokens of a prompt or of a few steps, with their outputs.
 struct Piece {
@@ -98,9 +101,8 @@ class Decode {
         shape_(shape),
         problem_(with(shape.problem, dtype)),
         block_(problem_.layout.cut().block[0]),
-        // The steps after the last position open one more block.
-        mixing_(MixingMatrix::causal_uniform(
-            BlockLayout::sequence(shape.positions.back() + block_, problem_.layout.cut()))),
+        mixing_(MixingMatrix::causal_uniform(BlockLayout::sequence(
+            shape.positions.back() + (kBlocks + 1) * block_, problem_.layout.cut()))),
         prompt_(problem_, shape.positions.front(), 10),
         steps_(problem_, block_, 20),
         state_(problem_, mixing_) {}
@@ -133,8 +135,7 @@ class Decode {
   }
 
   // Times of the steps through one block; the first opens it.
-  std::vector<double> walk() {
-    State branch = state_.fork();
+  std::vector<double> walk(State& branch) {
     std::vector<double> times;
     for (std::int64_t t = 0; t < steps_.tokens; ++t) {
       times.push_back(time_once([&] {
@@ -156,19 +157,20 @@ class Decode {
 
   BenchRow at(std::int64_t position) {
     BenchRow row = describe(position);
-    std::vector<double> inside, means;
-    double spent = 0;
-    walk();
+    std::vector<double> all, means, worst;
+    State branch = state_.fork();
+    walk(branch);
     if (position == shape_.positions.front() && !check(row)) return row;
-    for (int round = 0; round < 3 || spent < 1000 * run_.options.seconds; ++round) {
-      const std::vector<double> times = walk();
-      const double total = std::accumulate(times.begin(), times.end(), 0.0);
-      inside.insert(inside.end(), times.begin() + 1, times.end());
-      means.push_back(total / static_cast<double>(times.size()));
-      spent += total;
+    for (std::int64_t round = 1; round < kBlocks; ++round) {
+      const std::vector<double> times = walk(branch);
+      all.insert(all.end(), times.begin(), times.end());
+      means.push_back(std::accumulate(times.begin(), times.end(), 0.0) /
+                      static_cast<double>(times.size()));
+      worst.push_back(*std::max_element(times.begin(), times.end()));
     }
-    row.ms = median(inside);
+    row.ms = median(all);
     row.block_ms = median(means);
+    row.worst_ms = median(worst);
     if (run_.peers != nullptr) {
       const RowPeers peers(run_, run_.peers->decode(problem_, position), false, kNotMeasured);
       peers.finish(race(peers.calls(), run_.options.seconds), 0, row);

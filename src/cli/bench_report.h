@@ -32,7 +32,9 @@ struct BenchRow {
   double flops = 0;                      // of the linear form
   double ceiling = kNotMeasured;         // GFLOP/s of a large gemm in the same run
   double thread_speedup = kNotMeasured;  // 1 thread over all of them
-  double block_ms = kNotMeasured;  // decode: mean step over a block, with the opening of the block
+  double block_ms =
+      kNotMeasured;  // decode: mean step over a block, with what is prepared meanwhile
+  double worst_ms = kNotMeasured;  // decode: slowest step of a block
   double error = kNotMeasured, tolerance = kNotMeasured;
   std::string skipped = {};  // why ours was not timed
   std::map<std::string, BenchBaseline> baselines = {};

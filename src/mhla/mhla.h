@@ -23,7 +23,6 @@ struct Workspace {
 };
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // what cudaMalloc gives, and a cache line
 
-
 struct ForwardInputs {
   TensorView q;           // [B, Nq, H, dk]
   TensorView k;           // [B, Nk, H, dk]

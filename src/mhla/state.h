@@ -39,7 +39,8 @@ class State {
   };
 
   // Any number of tokens, any number of times; block_causal takes whole blocks.
-  void prefill(const Inputs& inputs, const TensorView& o, Stream stream = nullptr);  // [B, T, H, dv]
+  void prefill(const Inputs& inputs, const TensorView& o,
+               Stream stream = nullptr);  // [B, T, H, dv]
   void prefill(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
                Stream stream = nullptr);
   // One token: T = 1. Every step does a share of the mixing that later blocks need, so that none

@@ -1,5 +1,5 @@
-// Streams of many blocks, where mixtures are prepared in groups: they give the bits of a stream that
-// prepared nothing, at every kind of branch, and for every instruction set.
+// Streams of many blocks, where mixtures are prepared in groups: they give the bits of a stream
+// that prepared nothing, at every kind of branch, and for every instruction set.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -115,8 +115,8 @@ void State::step(const Inputs& inputs, const TensorView& o, mhla::Stream stream)
   std::visit([&](auto& s) { s.read(inputs, o, stream); }, impl_->stream);
 }
 
-void State::step(const TensorView& q, const TensorView& k, const TensorView& v,
-                 const TensorView& o, mhla::Stream stream) {
+void State::step(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
+                 mhla::Stream stream) {
   step(Inputs{.q = q, .k = k, .v = v}, o, stream);
 }
 

@@ -79,9 +79,8 @@ std::size_t Stream<T>::bytes() const {
   if (next_) buffers += 2;
   if (group_) buffers += group_->rows.size();
   if (ahead_) buffers += ahead_->rows.size();
-  return setup_->mixing_bytes() +
-         sizeof(T) * (buffers * static_cast<std::size_t>(setup_->size) +
-                      static_cast<std::size_t>(open_ ? open_size() : 0));
+  return setup_->mixing_bytes() + sizeof(T) * (buffers * static_cast<std::size_t>(setup_->size) +
+                                               static_cast<std::size_t>(open_ ? open_size() : 0));
 }
 
 template <typename T>

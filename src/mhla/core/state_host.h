@@ -21,16 +21,15 @@ class HostEngine final : public Engine<typename Ops::T> {
   using Share = typename Engine<T>::Share;
 
   explicit HostEngine(std::shared_ptr<const Setup> setup) : setup_(std::move(setup)) {}
-  std::unique_ptr<Engine<T>> clone() const override {
-    return std::make_unique<HostEngine>(setup_);
-  }
+  std::unique_ptr<Engine<T>> clone() const override { return std::make_unique<HostEngine>(setup_); }
 
   // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by.
   MixItems mix_items() const override { return {.slab = 2048, .chunk = 16, .slab_major = true}; }
 
   Buffer<T> allocate(std::int64_t count) override {
     constexpr std::align_val_t kLine{64};
-    auto* data = static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), kLine));
+    auto* data = static_cast<T*>(
+        ::operator new(static_cast<std::size_t>(count) * sizeof(T), kLine));
     return {data, [](T* p) { ::operator delete(p, kLine); }};
   }
   void clear(T* data, std::int64_t count) override { std::fill_n(data, count, T(0)); }

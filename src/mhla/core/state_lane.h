@@ -27,9 +27,9 @@ struct Product {
   T* c;  // [rows, ldc]
   std::int64_t ldc;
   std::int64_t rows, columns, depth;
-  bool add = false;         // C += A B
-  bool triangle = false;    // A is lower triangular
-  T* also = nullptr;        // this [rows, ldc] gets also_weight * A B
+  bool add = false;       // C += A B
+  bool triangle = false;  // A is lower triangular
+  T* also = nullptr;      // this [rows, ldc] gets also_weight * A B
   T also_weight = T(0);
 };
 
@@ -81,12 +81,8 @@ class Lane {
  private:
   bool divides() const { return p_.normalizer != Normalizer::none; }
   bool exact() const { return p_.normalizer == Normalizer::exact; }
-  T* ring_k(std::int64_t t) const {
-    return z_ + setup_.ring_k_at + t % setup_.fold * setup_.key;
-  }
-  T* ring_v(std::int64_t t) const {
-    return z_ + setup_.ring_v_at + t % setup_.fold * setup_.row;
-  }
+  T* ring_k(std::int64_t t) const { return z_ + setup_.ring_k_at + t % setup_.fold * setup_.key; }
+  T* ring_v(std::int64_t t) const { return z_ + setup_.ring_v_at + t % setup_.fold * setup_.row; }
   T* kept_q(std::int64_t w) const { return z_ + setup_.q_at + w * setup_.key; }
 
   void load(const TensorView& view, std::int64_t t, bool map, T* row) const {
@@ -100,8 +96,7 @@ class Lane {
     const TensorView& o = *tokens_.o;
     const std::int64_t at = batch_ * o.strides[0] + t * o.strides[1] + head_ * o.strides[2];
     Ops::store(row, static_cast<T>(p_.scale), divisor, p_.dv, o.dtype,
-               static_cast<std::byte*>(o.data) +
-                   at * static_cast<std::int64_t>(size_of(o.dtype)));
+               static_cast<std::byte*>(o.data) + at * static_cast<std::int64_t>(size_of(o.dtype)));
   }
 
   // Denominators read the token's own query; z and R's part of it are up to date.

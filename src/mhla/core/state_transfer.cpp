@@ -42,8 +42,7 @@ void each_open_row(const Setup& setup, std::int64_t fill, std::int64_t pending, 
 
 template <typename T>
 std::vector<T> without_padding(const Setup& setup, const std::vector<T>& padded) {
-  std::vector<T> plain(
-      static_cast<std::size_t>(setup.lanes * (setup.s_width + setup.den_width)));
+  std::vector<T> plain(static_cast<std::size_t>(setup.lanes * (setup.s_width + setup.den_width)));
   each_row(setup, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
     std::copy_n(padded.begin() + from, count, plain.begin() + to);
   });

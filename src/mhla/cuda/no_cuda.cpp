@@ -24,9 +24,10 @@ void device_synchronize() { refuse("device_synchronize"); }
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(
     const std::shared_ptr<const Setup>& setup) {
-  fail(ErrorCode::unsupported, "state", "device: got ", to_string(setup->problem.device),
-       ", but this build has no CUDA backend (configure with MHLA_CUDA=ON); its states live on the ",
-       "CPU");
+  fail(
+      ErrorCode::unsupported, "state", "device: got ", to_string(setup->problem.device),
+      ", but this build has no CUDA backend (configure with MHLA_CUDA=ON); its states live on the ",
+      "CPU");
 }
 
 }  // namespace mhla

@@ -223,9 +223,8 @@ class Engine final : public streaming::Engine<float> {
     // Wide blocks read the ring less often; narrow ones give every multiprocessor something to do.
     constexpr std::int64_t kMultiprocessors = 132;
     int columns = 128;
-    while (columns > 16 && (columns > a.row ||
-                            setup_->lanes * ((a.row + columns - 1) / columns) <
-                                2 * kMultiprocessors)) {
+    while (columns > 16 && (columns > a.row || setup_->lanes * ((a.row + columns - 1) / columns) <
+                                                   2 * kMultiprocessors)) {
       columns /= 2;
     }
     split_columns(a, std::max(columns, a.slice));  // whole slices: 16 or 32 columns

@@ -8,12 +8,12 @@
 namespace mhla::cuda::state {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kFold = 16;         // Setup::fold on a device
-inline constexpr int kMixRows = 8;       // most targets of a mixture
-inline constexpr int kMixSources = 32;   // sources of an item
-inline constexpr int kMixSlab = 1024;    // numbers of an item: four for each thread
-inline constexpr int kWidestKey = 512;   // dk: what shared memory holds
-inline constexpr int kChunkColumns = 32; // of a thread block that reads several tokens
+inline constexpr int kFold = 16;          // Setup::fold on a device
+inline constexpr int kMixRows = 8;        // most targets of a mixture
+inline constexpr int kMixSources = 32;    // sources of an item
+inline constexpr int kMixSlab = 1024;     // numbers of an item: four for each thread
+inline constexpr int kWidestKey = 512;    // dk: what shared memory holds
+inline constexpr int kChunkColumns = 32;  // of a thread block that reads several tokens
 
 // Rows of [B, T, H, D]: token `first` of the call.
 struct Rows {
@@ -24,7 +24,7 @@ struct Rows {
 struct StepArgs {
   Rows q, k, v, q_den, k_den, o;
   float *running, *summary, *open, *next;
-  const float* weights;  // m_ii of each mixing head, then what `next` gets of the summary
+  const float* weights;    // m_ii of each mixing head, then what `next` gets of the summary
   float own, next_weight;  // the same when one matrix serves all heads
   Map map;
   float scale, eps;
@@ -51,7 +51,7 @@ struct MixArgs {
   std::int64_t width;
   int rows, sources, slabs_per_lane;
   int heads, per_head;
-  int chunk;        // all items of a launch belong to one chunk of sources
+  int chunk;         // all items of a launch belong to one chunk of sources
   int first, count;  // slabs
 };
 

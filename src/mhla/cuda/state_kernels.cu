@@ -23,8 +23,8 @@ int step_shared(const StepArgs& a) {
 
 int tokens_shared(const StepArgs& a) {
   const int n = a.tokens_at_once;
-  const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) +
-                     n * (n + 1) + 2 * a.key + n;
+  const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) + n * (n + 1) +
+                     2 * a.key + n;
   return floats * 4;
 }
 

@@ -127,10 +127,9 @@ __device__ __forceinline__ void mix(const MixArgs& m, int index) {
   for (int i = threadIdx.x; i < kMixRows * kMixSources; i += kThreads) {
     const int r = i / kMixSources, s = i % kMixSources;
     const bool valid = r < m.rows && s < sources;
-    weights[i] = valid
-                     ? m.weights[(static_cast<std::int64_t>(head) * m.rows + r) * m.sources +
-                                 begin + s]
-                     : 0.f;
+    weights[i] =
+        valid ? m.weights[(static_cast<std::int64_t>(head) * m.rows + r) * m.sources + begin + s]
+              : 0.f;
     if (r == 0 && s < sources) from[s] = m.from[begin + s];
   }
   __syncthreads();
@@ -148,11 +147,11 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
   const int oldest = max(base, fill - kFold);  // whom anybody may need
   const int slot = t % kFold;
 
-  float* q = shared;             // [key]
-  float* q_den = q + a.key;      // [key]
-  float* z = q_den + a.key;      // [key]
-  float* k = z + a.key;          // [kFold, key]
-  float* v = k + kFold * a.key;  // [kFold, columns]
+  float* q = shared;                                          // [key]
+  float* q_den = q + a.key;                                   // [key]
+  float* z = q_den + a.key;                                   // [key]
+  float* k = z + a.key;                                       // [kFold, key]
+  float* v = k + kFold * a.key;                               // [kFold, columns]
   float* scores = v + kFold * a.columns;                      // [kFold]
   float* dens = scores + kFold;                               // [2]
   float4* partial = reinterpret_cast<float4*>(dens + kFold);  // [kThreads]
@@ -193,8 +192,8 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
     new_k[i] = phi(a.map, to_float(k_in[c]));
     q[c] = phi(a.map, to_float(q_in[c]));
     if (!divides) continue;
-    const float kd =
-        a.separate ? phi(a.map, to_float(row_of<E>(a.k_den, p.b, 0, p.h)[c])) : new_k[i];
+    const float kd = a.separate ? phi(a.map, to_float(row_of<E>(a.k_den, p.b, 0, p.h)[c]))
+                                : new_k[i];
     const float qd = a.separate ? phi(a.map, to_float(row_of<E>(a.q_den, p.b, 0, p.h)[c])) : q[c];
     q_den[c] = qd;
     z[c] = kd + (t > 0 ? p.open[p.column / a.slice * a.key + c] : 0.f);
@@ -291,8 +290,8 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
       if (!to) continue;
       const float w = a.closes ? p.next_weight : p.own;
       if (!a.closes) x = delta;
-      *reinterpret_cast<float4*>(to + offset) =
-          make_float4(fmaf(w, x.x, y.x), fmaf(w, x.y, y.y), fmaf(w, x.z, y.z), fmaf(w, x.w, y.w));
+      *reinterpret_cast<float4*>(to + offset) = make_float4(fmaf(w, x.x, y.x), fmaf(w, x.y, y.y),
+                                                            fmaf(w, x.z, y.z), fmaf(w, x.w, y.w));
     }
   }
   if (a.closes) close_denominator(a, p, z);
@@ -314,8 +313,8 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
   mix(args, static_cast<int>(blockIdx.x));
 }
 
-// Several tokens of the open block. A thread block owns kChunkColumns columns of R, in shared memory,
-// and of S, in global memory, and walks through the tokens a few at a time.
+// Several tokens of the open block. A thread block owns kChunkColumns columns of R, in shared
+// memory, and of S, in global memory, and walks through the tokens a few at a time.
 template <typename E>
 struct TokensBlock {
   const StepArgs& a;
