@@ -51,6 +51,10 @@ class Engine final : public streaming::Engine<float> {
       fail(ErrorCode::unsupported, kWhere, "dk: streams on a device serve up to ",
            state::kWidestKey, ", got ", problem.dk);
     }
+    if (setup_->slices > state::kMostSlices) {
+      fail(ErrorCode::unsupported, kWhere, "dv: streams on a device serve up to ",
+           state::kMostSlices * 32, ", got ", problem.dv);
+    }
     if (setup_->block > 0x7fffffff || setup_->width > 0x7fffffff) {
       fail(ErrorCode::unsupported, kWhere, "blocks of ", setup_->block, " tokens on a device");
     }
@@ -170,6 +174,9 @@ class Engine final : public streaming::Engine<float> {
     a.q_at = static_cast<int>(setup_->q_at);
     a.slice = static_cast<int>(setup_->slice);
     a.slices = static_cast<int>(setup_->slices);
+    for (int j = 0; j < a.slices; ++j) {
+      a.phase[j] = static_cast<unsigned char>(j * state::kFold / a.slices);
+    }
     a.block = static_cast<int>(setup_->block);
     switch (p.normalizer) {
       case Normalizer::exact: a.normalizer = 0; break;
@@ -204,8 +211,8 @@ class Engine final : public streaming::Engine<float> {
     if (tokens.next) a.next_weight = tokens.next_weight[0];
     if (a.per_head) a.weights = head_weights(tokens);
     a.closes = tokens.closes ? 1 : 0;
-    a.fill = tokens.fill;
-    a.base = tokens.base;
+    a.fill = static_cast<int>(tokens.fill);
+    a.base = static_cast<int>(tokens.base);
     a.count = static_cast<int>(tokens.count);
     return a;
   }

@@ -12,6 +12,7 @@ inline constexpr int kFold = 16;          // Setup::fold on a device
 inline constexpr int kMixRows = 8;        // most targets of a mixture
 inline constexpr int kMixSources = 32;    // sources of an item
 inline constexpr int kMixSlab = 1024;     // numbers of an item: four for each thread
+inline constexpr int kMostSlices = 256;   // of at least 16 columns
 inline constexpr int kWidestKey = 512;    // dk: what shared memory holds
 inline constexpr int kChunkColumns = 32;  // of a thread block that reads several tokens
 
@@ -38,7 +39,8 @@ struct StepArgs {
   int columns;  // of a thread block
   int column_blocks;
   int blocks;  // thread blocks that read tokens; those behind them mix
-  std::int64_t fill, base;
+  int fill, base;
+  unsigned char phase[kMostSlices];  // when a slice takes up its tokens: fill % kFold
   // several tokens
   int count, block_causal, tokens_at_once;
 };

@@ -19,9 +19,9 @@ __device__ __forceinline__ float phi(const Map& map, float x) {
 }
 
 // Setup::level.
-__device__ __forceinline__ std::int64_t level(const StepArgs& a, int j, std::int64_t fill) {
-  const std::int64_t behind = ((fill - j * kFold / a.slices) % kFold + kFold) % kFold;
-  return fill - behind > a.base ? fill - behind : a.base;
+__device__ __forceinline__ int level(const StepArgs& a, int j, int fill) {
+  const int behind = (fill - a.phase[j]) & (kFold - 1);
+  return max(fill - behind, a.base);
 }
 
 __device__ __forceinline__ float warp_dot(const float* a, const float* b, int count) {
@@ -143,8 +143,8 @@ template <typename E>
 __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared) {
   const Place p = place_of(a, index, a.columns);
   const int columns = min(a.columns, a.row - p.column), tid = threadIdx.x;
-  const int t = static_cast<int>(a.fill), fill = t + 1, base = static_cast<int>(a.base);
-  const int oldest = max(base, fill - kFold);  // whom anybody may need
+  const int t = a.fill, fill = t + 1;
+  const int oldest = max(a.base, fill - kFold);  // whom anybody may need
   const int slot = t % kFold;
 
   float* q = shared;                                          // [key]
@@ -245,9 +245,9 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
   __syncthreads();
 
   if (inside) {
-    const int from = max(oldest, static_cast<int>(level(a, (p.column + c4) / a.slice, t)));
+    const int from = max(oldest, level(a, (p.column + c4) / a.slice, t));
     for (int u = from + group; u < fill; u += groups) {
-      const int at = u % kFold;
+      const int at = u & (kFold - 1);
       add(p.own * scores[at], *reinterpret_cast<const float4*>(v + at * a.columns + c4));
     }
   }
@@ -269,7 +269,7 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
   for (int s = 0; s * a.slice < columns; ++s) {
     const int j = p.column / a.slice + s;
     if (!a.closes && level(a, j, fill) != fill) continue;
-    const int from = max(oldest, static_cast<int>(level(a, j, t)));
+    const int from = max(oldest, level(a, j, t));
     for (int i = tid; i < a.dk << slice_shift; i += kThreads) {
       const int c = i >> slice_shift, at = s * a.slice + (i & ((1 << slice_shift) - 1)) * 4;
       if (at >= columns) continue;
@@ -279,11 +279,17 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
       float4 x = *total, y = make_float4(0.f, 0.f, 0.f, 0.f);
       if (to) y = *reinterpret_cast<const float4*>(to + offset);
       float4 delta = make_float4(0.f, 0.f, 0.f, 0.f);
-      for (int u = from; u < fill; ++u) {
-        const float w = k[u % kFold * a.key + c];
-        const float4 d = *reinterpret_cast<const float4*>(v + u % kFold * a.columns + at);
+      const auto take = [&](int slot) {
+        const float w = k[slot * a.key + c];
+        const float4 d = *reinterpret_cast<const float4*>(v + slot * a.columns + at);
         delta = make_float4(fmaf(w, d.x, delta.x), fmaf(w, d.y, delta.y), fmaf(w, d.z, delta.z),
                             fmaf(w, d.w, delta.w));
+      };
+      if (fill - from == kFold) {
+#pragma unroll
+        for (int u = 0; u < kFold; ++u) take(u);
+      } else {
+        for (int u = from; u < fill; ++u) take(u & (kFold - 1));
       }
       x = make_float4(x.x + delta.x, x.y + delta.y, x.z + delta.z, x.w + delta.w);
       *total = x;
@@ -299,7 +305,7 @@ __device__ __forceinline__ void step(const StepArgs& a, int index, float* shared
 
 // Mixtures first: they have the longest way to go.
 template <typename E>
-__global__ void __launch_bounds__(kThreads, 4) step_kernel(const __grid_constant__ StepCall call) {
+__global__ void __launch_bounds__(kThreads, 3) step_kernel(const __grid_constant__ StepCall call) {
   extern __shared__ float4 shared[];
   ptx::begin_after_previous();
   int index = static_cast<int>(blockIdx.x);
@@ -360,14 +366,14 @@ struct TokensBlock {
 
   // Matrices into shared memory, with the tokens that their slices had not taken up.
   __device__ void begin() const {
-    const std::int64_t oldest = a.base > a.fill - kFold ? a.base : a.fill - kFold;
+    const int oldest = max(a.base, a.fill - kFold);
     for (int i = threadIdx.x; i < a.dk * kChunkColumns; i += kThreads) {
       const int c = i / kChunkColumns, at = p.column + i % kChunkColumns;
       float delta = 0.f, rr = 0.f;
       if (at < a.row) {
-        const std::int64_t from = level(a, at / a.slice, a.fill);
-        for (std::int64_t u = from > oldest ? from : oldest; u < a.fill; ++u) {
-          const int slot = static_cast<int>(u % kFold);
+        const int from = level(a, at / a.slice, a.fill);
+        for (int u = max(from, oldest); u < a.fill; ++u) {
+          const int slot = u % kFold;
           delta = fmaf(p.open[a.ring_k_at + slot * a.key + c],
                        p.open[a.ring_v_at + slot * a.row + at], delta);
         }
@@ -462,7 +468,8 @@ struct TokensBlock {
     if (a.normalizer == 1 && p.column == 0) {
       for (int i = threadIdx.x; i < count * a.dk; i += kThreads) {
         const int t = i / a.dk, c = i % a.dk;
-        p.open[a.q_at + (a.fill + done + t) * a.key + c] = q[t * pitch + c];
+        p.open[a.q_at + static_cast<std::int64_t>(a.fill + done + t) * a.key + c] =
+            q[t * pitch + c];
       }
     }
     __syncthreads();
