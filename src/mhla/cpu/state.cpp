@@ -57,7 +57,8 @@ namespace mhla::streaming {
 std::unique_ptr<Engine<float>> make_engine_f32(const std::shared_ptr<const Setup>& setup) {
   const std::string_view target = cpu::kernels().target;
 #if HWY_TARGETS & HWY_AVX3
-  if (target.starts_with("AVX3")) return cpu::N_AVX3::MakeEngine(setup);
+  if (target.starts_with("AVX3") || target.starts_with("AMX"))
+    return cpu::N_AVX3::MakeEngine(setup);
 #endif
 #if HWY_TARGETS & HWY_AVX2
   if (target == "AVX2") return cpu::N_AVX2::MakeEngine(setup);
