@@ -197,7 +197,7 @@ class HeadBackward : HeadPass<T, kPairs> {
     if (head_.d_q.data) {
       Ahead ahead(s_.at, count);
       ahead.Add(head_.d_q, p_.dk, sizeof(T));
-      if (kPairs) PackScaledPairs(OutputGradients(count), s_.factor, false, s_.a);
+      if (kPairs) PackScaledPairs(OutputGradients(count), s_.factor, s_.a);
       if (!kNarrow || !g_.normalized) {  // otherwise OutputDots has left it
         TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count, &ahead);
       }

@@ -25,7 +25,7 @@ void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
     float* d_den = s_.factor + g_.tokens;
     RecallFactors(count, factor, d_den);
     PackScaled(OutputGradients(count), factor, false, s_.a2);
-    if (kPairs) PackScaledPairs(OutputGradients(count), factor, false, s_.a);
+    if (kPairs) PackScaledPairs(OutputGradients(count), factor, s_.a);
     TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count);
     if (g_.causal) OpenQueries(i, begin, count, begin + count == block.tokens());
     RecallFactors(count, factor, d_den);

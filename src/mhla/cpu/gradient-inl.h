@@ -40,26 +40,16 @@ void PackScaled(const Source<T>& from, const float* factor, bool as_panels, floa
   }
 }
 
-// The same as pairs, row-major: of neighbouring rows, or of neighbouring columns.
+// The same as pairs of neighbouring columns, row-major.
 template <class T>
-void PackScaledPairs(const Source<T>& from, const float* factor, bool of_rows, float* to) {
-  const DF d;
-  const auto load = [&](Index t, Index x) HWY_ATTR {
-    const Index left = from.width - x;
-    const VF value = left < kLanes ? LoadFirst(from.row(t) + x, left) : Load(from.row(t) + x);
-    return Rounded(hn::Mul(hn::Set(d, factor[t]), value));
-  };
-  const auto at = [&](Index t, Index x) HWY_ATTR {
-    return to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
-  };
-  for (Index t = 0; t < from.count; t += of_rows ? 2 : 1) {
+void PackScaledPairs(const Source<T>& from, const float* factor, float* to) {
+  for (Index t = 0; t < from.count; ++t) {
+    const VF f = hn::Set(DF(), factor[t]);
     for (Index x = 0; x < from.width; x += kLanes) {
-      const VF first = load(t, x);
-      if (of_rows) {
-        Store(Paired(first, t + 1 < from.count ? load(t + 1, x) : hn::Zero(d)), at(t / 2, x));
-      } else {
-        Store(first, reinterpret_cast<BFloat16*>(at(t, x / 2)));
-      }
+      const Index left = from.width - x, c = x / 2;
+      const VF value = left < kLanes ? LoadFirst(from.row(t) + x, left) : Load(from.row(t) + x);
+      float* at = to + c / kChunk * (kTokens * kRowStride) + t * kRowStride + c % kChunk;
+      Store(hn::Mul(f, value), reinterpret_cast<BFloat16*>(at));
     }
   }
 }
