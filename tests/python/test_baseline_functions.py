@@ -179,6 +179,35 @@ def test_low_precision_inputs_keep_their_type_and_an_f32_state():
         assert (o - exact).norm() <= 2**-8 * exact.norm()  # only the result is rounded
 
 
+BIDIRECTIONAL = {
+    "softmax_attention": (lambda q, k, v: ops.softmax_attention(q, k, v), naive.softmax),
+    "linear_attention": (lambda q, k, v: ops.linear_attention(q, k, v), naive.linear),
+    "inline_attention": (lambda q, k, v: ops.inline_attention(q, k, v), naive.inline),
+    "focused_attention": (
+        lambda q, k, v: ops.focused_attention(q, k, v, q.new_zeros(1, 1, 96)),
+        lambda q, k, v: naive.focused(q, k, v, q.new_zeros(1, 1, 96)),
+    ),
+    "rala": (lambda q, k, v: ops.rala(q, k, v, (6, 6)), lambda q, k, v: naive.rala(q, k, v, (6, 6))),
+    "mala": (lambda q, k, v: ops.mala(q, k, v, (6, 6)), lambda q, k, v: naive.mala(q, k, v, (6, 6))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+def test_low_precision_errs_at_most_twice_as_much_as_the_definition(name, dtype):
+    ours, definition = BIDIRECTIONAL[name]
+
+    def result(function, to):
+        leaves = [t.to(dtype).to(to).requires_grad_() for t in tensors(*[(2, 36, 3, 32)] * 3)]
+        o = function(*leaves)
+        return [o, *torch.autograd.grad(o, leaves, torch.ones_like(o).cumsum(1).remainder(7).sub(3))]
+
+    exact = result(definition, torch.float64)
+    for got, plain, want in zip(result(ours, dtype), result(definition, dtype), exact):
+        assert got.dtype == dtype
+        assert (got - want).norm() <= 2 * (plain - want).norm()
+
+
 def test_autocast_leaves_the_recurrence_in_f32():
     q, k, v, x = tensors(*[(2, 81, 3, 8)] * 4, dtype=torch.float32)
     g = F.logsigmoid(x)

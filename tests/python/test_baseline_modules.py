@@ -1,4 +1,4 @@
-"""The layers of the baselines: equal to the C++ ones to the last bit, causal where they say so, with upstream's names."""
+"""The layers of the baselines: the same bits in C++, causal where they say so, upstream's names."""
 
 from __future__ import annotations
 
@@ -283,5 +283,25 @@ def test_cpp_says_the_same(name, options, message):
 
 
 def test_python_and_cpp_know_the_same_layers():
-    assert set(cpp_layers.ops().attention_names()) >= set(NAMES)
-    assert set(mhla.nn.attention_names()) >= set(NAMES)
+    assert set(cpp_layers.ops().attention_names()) == {"mhla", *NAMES}
+    assert set(mhla.nn.attention_names()) == {"mhla", *NAMES}
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+@pytest.mark.parametrize(
+    "options,layout,tokens",
+    [
+        (dict(task="classification"), dict(grid=(4, 6), block=(2, 3)), 24),
+        (dict(task="dit", dropout=0.0, lepe=3), dict(grid=(5, 5), blocks=(2, 2)), 25),
+        (dict(task="language", tokens=48), dict(block=16), 37),
+    ],
+)
+def test_mhla_has_a_name_too(preset, options, layout, tokens):
+    cpp = cpp_layers.ops()
+    options = dict(**WIDTH, preset=preset, **options)
+    cut = {key: value for key, value in layout.items() if key != "grid"}
+    python_layout = mhla.Grid(layout["grid"], **cut) if "grid" in layout else mhla.Sequence(**cut)
+    layer, x = build("mhla", dict(options, layout=python_layout)), picture(tokens)
+    with torch.no_grad():
+        theirs = cpp.run_module("mhla", cpp_layers.text(dict(options, **layout)), *parts(layer), x)
+        assert_same_bits(theirs, layer(x))

@@ -1,0 +1,98 @@
+// MHLA among the layers that have a name: `dim=384 heads=6 grid=14x14 blocks=4x4 preset=authors`.
+#include "mhla/core/text.h"
+#include "nn/modules/attention.h"
+#include "nn/modules/layers.h"
+#include "nn/modules/mhla.h"
+
+namespace mhla::nn {
+namespace {
+
+// An option that is a word of a list.
+template <typename Enum>
+void read_word(OptionReader& reader, const char* key, Enum& value,
+               const std::vector<std::pair<const char*, Enum>>& words) {
+  std::string given;
+  reader(key, given);
+  if (given.empty()) return;
+  std::string known;
+  for (const auto& [word, meaning] : words) {
+    if (given == word) {
+      value = meaning;
+      return;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(word);
+  }
+  fail("attention", "mhla: ", key, ": expected one of ", known, ", got '", given, "'");
+}
+
+MHLAConfig read(std::string_view options) {
+  OptionReader reader("mhla", options);
+  Preset preset = Preset::paper;
+  Task task = Task::classification;
+  read_word(reader, "preset", preset, {{"paper", Preset::paper}, {"authors", Preset::authors}});
+  read_word(reader, "task", task,
+            {{"classification", Task::classification},
+             {"dit", Task::dit},
+             {"video", Task::video},
+             {"language", Task::language}});
+  MHLAConfig config = MHLAConfig::preset(preset, task);
+  reader("dim", config.dim);
+  reader("heads", config.heads);
+  reader("dim_k", config.dim_k);
+  reader("dim_v", config.dim_v);
+  reader("grid", config.layout.grid);
+  reader("block", config.layout.cut.block);
+  reader("blocks", config.layout.cut.blocks);
+  reader("tokens", config.tokens);
+  reader("init", config.init);
+  read_word(reader, "mask", config.mask,
+            {{"none", Mask::none}, {"causal", Mask::causal}, {"block_causal", Mask::block_causal}});
+  read_word(reader, "normalizer", config.normalizer,
+            {{"exact", Normalizer::exact},
+             {"shared_position", Normalizer::shared_position},
+             {"none", Normalizer::none}});
+  read_word(reader, "feature_map", config.feature_map,
+            {{"relu_eps", FeatureMap::relu_eps},
+             {"relu", FeatureMap::relu},
+             {"elu1", FeatureMap::elu1},
+             {"identity", FeatureMap::identity}});
+  read_word(reader, "rope", config.rope,
+            {{"none", Rope::none},
+             {"after_phi", Rope::after_phi},
+             {"after_phi_num_only", Rope::after_phi_num_only}});
+  read_word(reader, "qk_norm", config.qk_norm,
+            {{"none", QkNorm::none}, {"full", QkNorm::full}, {"head", QkNorm::head}});
+  read_word(reader, "out_norm", config.out_norm, {{"none", false}, {"head", true}});
+  read_word(reader, "gate", config.gate, {{"none", false}, {"silu", true}});
+  reader("mixing_per_head", config.mixing_per_head);
+  reader("renormalize_rows", config.renormalize_rows);
+  reader("lepe", config.lepe);
+  reader("lepe_identity", config.lepe_identity);
+  reader("inner_norm", config.inner_norm);
+  reader("qkv_bias", config.qkv_bias);
+  reader("out_bias", config.out_bias);
+  reader("dropout", config.dropout);
+  reader.finish();
+  if (config.dim_k == 0 && task == Task::language) config.dim_k = config.dim / 2;
+  return config;
+}
+
+// Takes the parts of the layer for its own, so that parameters keep the names they have in MHLA.
+class NamedMhla : public Attention {
+ public:
+  explicit NamedMhla(const MHLAConfig& config) : layer_(config) {
+    for (const auto& child : layer_->named_children()) register_module(child.key(), child.value());
+    register_parameter("mixing", layer_->mixing);
+  }
+  at::Tensor forward(const at::Tensor& x) override { return layer_->forward(x); }
+
+ private:
+  MHLA layer_;
+};
+
+const AttentionName kName("mhla", [](std::string_view options) {
+  return std::make_shared<NamedMhla>(read(options));
+});
+
+}  // namespace
+}  // namespace mhla::nn
