@@ -11,6 +11,15 @@ import torch.nn.functional as F
 ops = torch.ops.mhla
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of a busy machine wait for each other longer than these small tensors take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def tensors(*shapes, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]

@@ -9,6 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of a busy machine wait for each other longer than these small tensors take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 WIDTH = dict(dim=32, heads=4)
 PICTURE = dict(**WIDTH, grid=(3, 5))
 VIDEO = dict(**WIDTH, grid=(2, 2, 3), task="video")
