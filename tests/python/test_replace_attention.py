@@ -1,41 +1,11 @@
 """replace_attention on models of other packages: forward, backward, save, load, compile."""
 
-import importlib.util
-
 import pytest
 import torch
 
+from swapping import check
+
 import mhla
-
-
-def check(model, call, layers, **options):
-    """Swaps, then runs everything a user does with a model."""
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert mhla.replace_attention(model, **options) is model
-    swapped = [m for m in model.modules() if type(m).__name__ == "SwappedAttention"]
-    assert len(swapped) == layers
-    after = model.state_dict()
-    for name, value in before.items():  # every old weight is there, under its name
-        assert torch.equal(after[name], value), name
-
-    model.eval()
-    out = call(model)
-    out.square().mean().backward()
-    # A class token reads the last layer with weights of its own, so that one may have no gradient.
-    assert swapped[0].mixing.grad.abs().sum() > 0
-
-    state = {name: value.clone() for name, value in after.items()}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1)
-    assert not torch.equal(call(model), out)
-    model.load_state_dict(state)
-    assert torch.equal(call(model), out)
-
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager")
-    torch.testing.assert_close(call(compiled), out)
-    return swapped
 
 
 def test_a_transformers_decoder():
@@ -83,34 +53,6 @@ def test_a_diffusers_wan_transformer_keeps_its_cross_attention():
             layout=mhla.Grid((3, 4, 4), blocks=(1, 2, 2)),
         )  # fmt: skip
     assert sorted(model.mhla_skipped) == ["blocks.0.attn2", "blocks.1.attn2"]
-
-
-def import_timm():
-    """timm's torchvision wants operators that its wheel lacks beside a CPU build of torch."""
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed here; it has an environment of its own")
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        try:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        except RuntimeError:  # it has them
-            pass
-    import_timm.keep = library
-    return importlib.import_module("timm")
-
-
-def test_a_timm_deit_with_its_class_token():
-    timm = import_timm()
-    torch.manual_seed(0)
-    model = timm.create_model(
-        "deit_tiny_patch16_224", img_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=5
-    )
-    x = torch.randn(2, 3, 32, 32)
-    (first, _) = check(model, lambda m: m(x), 2, layout=mhla.Grid((8, 8), block=(4, 4)))
-    # The class token is one more block: rows of the attention still sum to one.
-    q, k = torch.randn(2, 65, 3, 16), torch.randn(2, 65, 3, 16)
-    ones = first._attend(q, k, torch.ones(2, 65, 3, 16), None, None)
-    torch.testing.assert_close(ones, torch.ones_like(ones))
 
 
 def test_plain_modules_and_what_cannot_be_swapped():
