@@ -1,7 +1,6 @@
 // The operators on the CPU and on CUDA devices: views, workspace and stream for libmhla.
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include "mhla/error.h"
 #include "nn/operators.h"
 #include "nn/planning.h"
+#include "nn/stream.h"
 #include "nn/tensor_view.h"
 
 namespace mhla::nn {
@@ -62,13 +62,6 @@ class CallWorkspace {
   at::Tensor tensor_;
   Workspace workspace_;
 };
-
-// NOTE: not c10::cuda, so that this file compiles against a PyTorch without CUDA.
-Stream current_stream(const at::Device& device) {
-  if (device.is_cpu()) return nullptr;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  return guard.getStream(device).native_handle();
-}
 
 // libmhla wants the last dimension contiguous; anything else is copied, and said once.
 at::Tensor rows(const at::Tensor& tensor) {

@@ -28,13 +28,6 @@ at::Tensor tensor_of(const MixingMatrix& mixing) {
   return tensor;
 }
 
-MixingMatrix matrix_of(const at::Tensor& tensor) {
-  const at::Tensor weights = tensor.detach().to(at::kCPU, at::kFloat).contiguous();
-  const bool per_head = weights.dim() == 3;
-  return MixingMatrix::from(weights.const_data_ptr<float>(), per_head ? weights.size(0) : 0,
-                            weights.size(per_head ? 1 : 0), weights.size(per_head ? 2 : 1));
-}
-
 at::Tensor initial_mixing_of_text(c10::string_view layout, c10::string_view how) {
   return initial_mixing(std::string(how), layout_of(layout));
 }
@@ -62,6 +55,13 @@ void constrain_mixing_operator(at::Tensor& mixing, double low, double high, bool
 }
 
 }  // namespace
+
+MixingMatrix matrix_of(const at::Tensor& tensor) {
+  const at::Tensor weights = tensor.detach().to(at::kCPU, at::kFloat).contiguous();
+  const bool per_head = weights.dim() == 3;
+  return MixingMatrix::from(weights.const_data_ptr<float>(), per_head ? weights.size(0) : 0,
+                            weights.size(per_head ? 1 : 0), weights.size(per_head ? 2 : 1));
+}
 
 at::Tensor initial_mixing(const std::string& how, const BlockLayout& layout) {
   if (how == "locality") return tensor_of(MixingMatrix::locality(layout));

@@ -1,6 +1,7 @@
 """The MHLA layer: the same bits in C++, the authors' formulas, training, constraints."""
 
 import os
+import pickle
 
 import dense
 import pytest
@@ -183,3 +184,29 @@ def test_a_layer_compiles_and_runs_in_bf16():
     torch.testing.assert_close(compiled(x), made(x))
     low = made.to(torch.bfloat16)(x.to(torch.bfloat16))
     assert low.dtype == torch.bfloat16 and low.isfinite().all()
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+def test_steps_give_what_one_call_gives(preset):
+    made = layer(preset, "language")
+    x = torch.randn(2, 50, DIM)
+    with torch.no_grad():
+        whole = made(x)
+    state = made.init_state(batch=2)
+    pieces = []
+    for start, end in ((0, 19), (19, 20), (20, 21), (21, 40)):
+        y, state = made.step(x[:, start:end], state)
+        pieces.append(y)
+    branch = state.fork()
+    pieces += [made.step(x[:, t : t + 1], state)[0] for t in range(40, 50)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-4, atol=1e-5)
+    assert state.tokens() == 50 and branch.tokens() == 40
+    again = pickle.loads(pickle.dumps(branch))
+    torch.testing.assert_close(made.step(x[:, 40:], again)[0], whole[:, 40:], rtol=1e-4, atol=1e-5)
+    state.rewind(32)
+    torch.testing.assert_close(made.step(x[:, 32:], state)[0], whole[:, 32:], rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_needs_a_causal_layer():
+    with pytest.raises(ValueError, match="causal"):
+        layer("paper", "dit").init_state()

@@ -160,10 +160,41 @@ class MHLA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x `[B, N, dim]` -> `[B, N, dim]`"""
+        return self._run(x, None)
+
+    def init_state(self, batch: int = 1):
+        """A state that has read nothing, for `step`. The layer's mask must be causal. It has `tokens()`,
+        `bytes()`, `fork()`, `rewind(tokens)`, `save(path)`, and can be pickled."""
+        if self.config.mask == "none" or isinstance(self.layout, Grid) or self.layout.block is None:
+            raise ValueError("[mhla.nn.MHLA] init_state: needs a causal mask and a Sequence(block=...) layout")
+        block, width = self.layout.block[0], self.dim_k // self.heads
+        phi = "identity" if self.config.rope != "none" else self.config.feature_map
+        like = self.qkv.weight
+        names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
+        text = (
+            f"sequence={block} block={block} batch={batch} heads={self.heads} dk={width} dv={self.dim_v // self.heads} "
+            f"mask={self.config.mask} normalizer={self.config.normalizer} feature_map={phi} scale={self.scale!r} "
+            f"dtype={names[like.dtype]} device={like.device.type}"
+        )
+        if self.config.eps is not None:
+            text += f" eps={self.config.eps!r}"
+        if self._plain_denominator():
+            text += " separate_denominator=true"
+        if self.config.mixing_per_head:
+            text += " mixing_per_head=true"
+        return torch.classes.mhla.State(text, self._mixing().detach())
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state):
+        """Reads x `[B, T, dim]`, one token or several; returns y `[B, T, dim]` and the state, which has
+        read them too. No gradients."""
+        return self._run(x, state), state
+
+    def _run(self, x: Tensor, state) -> Tensor:
         if self.norm is not None:
             x = self.norm(x)
         q, k, v = self._project(x)
-        o = self._attend(q, k, v)
+        o = self._attend(q, k, v, state)
         if self.lepe is not None:
             o = o + self._local(v)
         if self.out_norm is not None:
@@ -183,28 +214,36 @@ class MHLA(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        config, mixing = self.config, self.mixing
-        if config.clamp is not None and config.clamp_in_forward:
-            # straight through, as the authors' clamp of `.data` is
-            mixing = mixing + (mixing.clamp(*config.clamp) - mixing).detach()
-        options = dict(
-            layout=self.layout, mask=config.mask, normalizer=config.normalizer, feature_map=config.feature_map,
-            scale=self.scale, eps=config.eps,
-        )  # fmt: skip
-        if config.rope == "none":
-            return attention(q, k, v, mixing, **options)
-        phi = _FEATURE_MAPS[config.feature_map]
-        q, k = phi(q), phi(k)
-        options["feature_map"] = "identity"
-        if config.rope == "after_phi_num_only" and config.normalizer != "none":
-            options.update(q_den=q, k_den=k)
-        return attention(self._turned(q), self._turned(k), v, mixing, **options)
+    def _mixing(self) -> Tensor:
+        if self.config.clamp is None or not self.config.clamp_in_forward:
+            return self.mixing
+        # straight through, as the authors' clamp of `.data` is
+        return self.mixing + (self.mixing.clamp(*self.config.clamp) - self.mixing).detach()
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _plain_denominator(self) -> bool:
+        return self.config.rope == "after_phi_num_only" and self.config.normalizer != "none"
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, state) -> Tensor:
+        config, den, feature_map = self.config, {}, self.config.feature_map
+        if config.rope != "none":
+            phi, feature_map = _FEATURE_MAPS[feature_map], "identity"
+            q, k = phi(q), phi(k)
+            if self._plain_denominator():
+                den = dict(q_den=q, k_den=k)
+            start = None if state is None else torch.tensor([state.tokens()])
+            q, k = self._turned(q, start), self._turned(k, start)
+        if state is not None:
+            read = torch.ops.mhla.step if q.shape[1] == 1 else torch.ops.mhla.prefill
+            return read(state, q, k, v, **den)
+        return attention(
+            q, k, v, self._mixing(), layout=self.layout, mask=config.mask, normalizer=config.normalizer,
+            feature_map=feature_map, scale=self.scale, eps=config.eps, **den,
+        )  # fmt: skip
+
+    def _turned(self, x: Tensor, start: Tensor | None) -> Tensor:
         if isinstance(self.layout, Grid):
             return torch.ops.mhla.rotary_axes(x, self.layout.size)
-        return torch.ops.mhla.rotary(x)
+        return torch.ops.mhla.rotary(x, offset=start)
 
     def _make_lepe(self) -> nn.Module:
         if not isinstance(self.layout, Grid):
