@@ -1,0 +1,51 @@
+// For bench/torch_overhead.py: the kernel alone, with plan, views and workspace made beforehand.
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "nn/planning.h"
+#include "nn/stream.h"
+#include "nn/tensor_view.h"
+
+namespace {
+
+// Runs `count` forward, or forward and backward, passes.
+void raw(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mixing,
+         at::IntArrayRef sizes, c10::string_view options, std::int64_t count, bool backward) {
+  using mhla::nn::view_of;
+  const at::Tensor none;
+  const mhla::Plan plan = mhla::nn::plan_of({q, k, v, mixing, none, none}, {sizes, {}, options});
+  const auto bytes = static_cast<std::int64_t>(
+      std::max(plan.forward_workspace(), plan.backward_workspace()) + mhla::kWorkspaceAlignment);
+  const at::Tensor memory = at::empty({bytes}, q.options().dtype(at::kByte));
+  void* aligned = memory.data_ptr();
+  std::size_t room = static_cast<std::size_t>(bytes);
+  std::align(mhla::kWorkspaceAlignment, room - mhla::kWorkspaceAlignment, aligned, room);
+  const mhla::Workspace workspace{aligned, room};
+  const at::Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  const at::Tensor d_q = at::empty(q.sizes(), q.options()), d_k = at::empty(k.sizes(), k.options()),
+                   d_v = at::empty(v.sizes(), v.options()),
+                   d_mixing = at::empty(mixing.sizes(), mixing.options());
+  const mhla::ForwardInputs in{view_of(q), view_of(k), view_of(v), view_of(mixing)};
+  const mhla::Stream stream = mhla::nn::current_stream(q.device());
+  for (std::int64_t i = 0; i < count; ++i) {
+    mhla::forward(plan, in, {.o = view_of(o)}, workspace, stream);
+    if (!backward) continue;
+    mhla::backward(
+        plan,
+        {.q = in.q, .k = in.k, .v = in.v, .mixing = in.mixing, .o = view_of(o), .d_o = view_of(o)},
+        {.d_q = view_of(d_q),
+         .d_k = view_of(d_k),
+         .d_v = view_of(d_v),
+         .d_mixing = view_of(d_mixing)},
+        workspace, stream);
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(mhla_bench, m) {
+  m.def(
+      "raw(Tensor q, Tensor k, Tensor v, Tensor mixing, int[] sizes, str options, int count, "
+      "bool backward) -> ()",
+      TORCH_FN(raw));
+}
