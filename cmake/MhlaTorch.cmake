@@ -24,7 +24,7 @@ function(mhla_find_torch result)
     message(FATAL_ERROR "MHLA_TORCH=ON, but ${python} cannot import torch: ${error}")
   endif()
   set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # it warns about optional parts that wheels never contain
-  find_package(Torch REQUIRED PATHS ${prefix} NO_DEFAULT_PATH)
+  find_package(Torch REQUIRED PATHS ${prefix} NO_DEFAULT_PATH GLOBAL)
   separate_arguments(flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   set(${result} ON PARENT_SCOPE)
   set(TORCH_LIBRARIES "${TORCH_LIBRARIES}" PARENT_SCOPE)
