@@ -4,6 +4,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <cstring>
+
 #include "mhla/error.h"
 #include "nn/mixing.h"
 #include "nn/stream.h"
@@ -85,9 +87,15 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       .def("rewind", [](const Holder& s, std::int64_t tokens) { s->get().rewind(tokens); })
       .def("save", [](const Holder& s, const std::string& path) { s->get().save(path); })
       .def_pickle(
-          [](const Holder& s) { return s->get().serialize(); },
-          [](const std::string& bytes) {
-            return c10::make_intrusive<StreamState>(State::deserialize(bytes.data(), bytes.size()));
+          [](const Holder& s) {
+            const std::string bytes = s->get().serialize();
+            at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+            std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+            return tensor;
+          },
+          [](const at::Tensor& bytes) {
+            return c10::make_intrusive<StreamState>(
+                State::deserialize(bytes.data_ptr(), static_cast<std::size_t>(bytes.numel())));
           });
   m.def("load_state(str path) -> __torch__.torch.classes.mhla.State", [](const std::string& path) {
     return c10::make_intrusive<StreamState>(State::load(path));
