@@ -50,7 +50,12 @@ std::vector<Shape> shapes() {
       {"dit-s-4096", vision(1, 6, 64, BlockLayout::grid({256, 256}, {.block = {16, 16}}))},
       {"lm-2k", lm(2048)},
       {"lm-32k", lm(32768)},
-      {"one-head", [&]{ Problem p = lm(2048); p.heads = 1; return p; }()},
+      {"one-head",
+       [&] {
+         Problem p = lm(2048);
+         p.heads = 1;
+         return p;
+       }()},
   };
 }
 
