@@ -31,6 +31,7 @@ at::Tensor run_mhla(c10::string_view preset, c10::string_view task, at::IntArray
   config.layout = {grid.vec(), {.block = block.vec()}};
   mhla::nn::MHLA layer(config);
   layer->eval();
+  layer->to(x.scalar_type());
   const at::NoGradGuard no_gradient;
   auto parameters = layer->named_parameters();
   if (parameters.size() != names.size()) throw std::invalid_argument("other parameters");

@@ -31,13 +31,14 @@ def layer(preset, task, **switches):
 
 @pytest.mark.parametrize("preset", ["paper", "authors"])
 @pytest.mark.parametrize("task", list(TASKS))
-def test_python_and_cpp_layers_agree_to_the_last_bit(preset, task):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_python_and_cpp_layers_agree_to_the_last_bit(preset, task, dtype):
     library = os.environ.get("MHLA_TEST_LIBRARY")
     if not library:
         pytest.skip("MHLA_TEST_LIBRARY is not set: ctest sets it")
     torch.ops.load_library(library)
-    made = layer(preset, task)
-    x = torch.randn(2, 64, DIM)
+    made = layer(preset, task).to(dtype)
+    x = torch.randn(2, 64, DIM, dtype=dtype)
     names, values = zip(*made.named_parameters())
     grid = list(TASKS[task].sizes)
     theirs = torch.ops.mhla_test.run_mhla(

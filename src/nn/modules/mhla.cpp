@@ -113,10 +113,7 @@ void MHLAImpl::reset() {
   if (c.inner_norm) {
     norm = register_module("norm", weights(at::ones({c.dim}), at::zeros({c.dim})));
   }
-  const auto linear = [](std::int64_t from, std::int64_t to, bool bias) {
-    return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(bias));
-  };
-  qkv = register_module("qkv", linear(c.dim, 2 * c.dim_k + c.dim_v, c.qkv_bias));
+  qkv = register_module("qkv", make_linear(c.dim, 2 * c.dim_k + c.dim_v, c.qkv_bias));
   if (c.qk_norm != QkNorm::none) {
     const std::int64_t width = c.qk_norm == QkNorm::full ? c.dim_k : dk;
     q_norm = register_module("q_norm", weights(at::ones({width})));
@@ -141,9 +138,9 @@ void MHLAImpl::reset() {
       lepe->bias.uniform_(-bound, bound);
     }
   }
-  if (c.gate) gate = register_module("gate", linear(c.dim, c.dim_v, c.qkv_bias));
+  if (c.gate) gate = register_module("gate", make_linear(c.dim, c.dim_v, c.qkv_bias));
   if (c.out_norm) out_norm = register_module("out_norm", weights(at::ones({dv})));
-  out = register_module("out", linear(c.dim_v, c.dim, c.out_bias));
+  out = register_module("out", make_linear(c.dim_v, c.dim, c.out_bias));
   dropout = register_module("dropout", torch::nn::Dropout(c.dropout));
 }
 

@@ -3,7 +3,6 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <optional>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "nn/attention.h"
+#include "nn/modules/layers.h"
 
 namespace mhla::nn {
 
@@ -69,7 +69,7 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   void constrain();
 
   MHLAConfig config;
-  torch::nn::Linear qkv{nullptr}, gate{nullptr}, out{nullptr};
+  Linear qkv, gate, out;
   torch::nn::Dropout dropout{nullptr};
   at::Tensor mixing;                        // [M, M] or [H, M, M]
   std::shared_ptr<Weights> norm;            // [dim]
