@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -15,8 +16,11 @@ def _candidates() -> list[Path]:
     if given:
         return [Path(given)]
     here = Path(__file__).resolve().parent
+    # An editable install has its library where site-packages are, its sources here.
+    spec = importlib.util.find_spec(__package__)
+    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else [here]
     root = here.parent.parent  # a checkout, where the library is in the build folder
-    return [here / "lib" / _NAME, *(root / "build" / p / "src" / "nn" / _NAME for p in ("release", "cuda"))]
+    return [*(place / "lib" / _NAME for place in places), *(root / "build" / p / "src" / "nn" / _NAME for p in ("release", "cuda"))]
 
 
 def _load() -> Path:

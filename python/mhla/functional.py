@@ -14,9 +14,9 @@ from .layout import Grid, Layout, Sequence
 def _options(layout, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
     text = f"{layout.cut_words()} mask={mask} normalizer={normalizer} feature_map={feature_map}"
     if scale != 1.0:
-        text += f" scale={scale!r}"
+        text += f" scale={float(scale)!r}"
     if eps is not None:
-        text += f" eps={eps!r}"
+        text += f" eps={float(eps)!r}"
     if layout_k is not None:
         text += f" {layout_k.cut_words('_k')}"
     return text

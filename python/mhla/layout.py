@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from operator import index
 from typing import Union
 
 _Axes = tuple[int, ...]
@@ -12,7 +13,10 @@ _Axes = tuple[int, ...]
 def _axes(value: int | tuple[int, ...] | list[int] | None, name: str) -> _Axes | None:
     if value is None:
         return None
-    axes = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    try:
+        axes = tuple(index(v) for v in value) if hasattr(value, "__iter__") else (index(value),)
+    except TypeError:
+        raise ValueError(f"[mhla.layout] {name}: expected whole numbers, got {value!r}") from None
     if not axes or any(v < 1 for v in axes):
         raise ValueError(f"[mhla.layout] {name}: expected positive numbers, got {value!r}")
     return axes

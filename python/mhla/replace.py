@@ -15,9 +15,14 @@ def _looks_like_attention(module: nn.Module) -> bool:
     return "attention" in type(module).__name__.lower() or isinstance(module, nn.MultiheadAttention)
 
 
-def _refusal(module: nn.Module) -> str | None:
+# How transformers and others name attention over another sequence.
+_CROSS = ("cross", "encoder_attn", "encdec")
+
+
+def _refusal(name: str, module: nn.Module) -> str | None:
     """Why a module that looks like attention stays as it is; None if it can be swapped."""
-    if getattr(module, "is_cross_attention", False):
+    named = any(word in name.rpartition(".")[2].lower() for word in _CROSS)
+    if named or getattr(module, "is_cross_attention", False):
         return "cross-attention has another layout for its keys"
     if projections_of(module) is None:
         return "no q, k, v and output projections (or a fused qkv) were found in it"
@@ -48,7 +53,9 @@ def replace_attention(
         tokens: with `Sequence(block=...)`, the longest sequence
         switches: `init`, `normalizer`, `feature_map`, `scale`, `eps`, `clamp`, `renormalize_rows`
     """
-    swapped, skipped = [], {}
+    if projections_of(model) is not None:
+        raise ValueError("[mhla.replace_attention] give the model that holds the attention, not the attention itself")
+    swapped, skipped = {}, {}
     for name, module in list(model.named_modules()):
         if isinstance(module, SwappedAttention) or not name:
             continue
@@ -58,21 +65,20 @@ def replace_attention(
             continue
         if only is not None and not only(name, module):
             continue
-        reason = _refusal(module)
+        reason = _refusal(name, module)
         if reason is not None:
             skipped[name] = f"{type(module).__name__}: {reason}"
             continue
-        parent_name, _, attribute = name.rpartition(".")
-        parent = model.get_submodule(parent_name)
-        layer = SwappedAttention(module, layout, causal=causal, tokens=tokens, **switches)
-        layer.train(module.training)
-        setattr(parent, attribute, layer)
-        swapped.append(name)
+        swapped[name] = SwappedAttention(module, layout, causal=causal, tokens=tokens, **switches)
+        swapped[name].train(module.training)
     # A container of something that was swapped is no candidate of its own.
     skipped = {n: why for n, why in skipped.items() if not any(done.startswith(n + ".") for done in swapped)}
     if not swapped:
         found = "".join(f"\n  {name}: {why}" for name, why in skipped.items())
         raise ValueError(f"[mhla.replace_attention] found no attention to swap in {type(model).__name__}{found}")
+    for name, layer in swapped.items():  # all of them, or none
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, layer)
     if skipped:
         listed = "".join(f"\n  {name}: {why}" for name, why in skipped.items())
         warnings.warn(f"mhla: left {len(skipped)} modules as they were:{listed}", stacklevel=2)

@@ -57,6 +57,10 @@ class Attention : public torch::autograd::Function<Attention> {
 Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
                const OptionalTensor& q_den, const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
                c10::SymIntArrayRef sizes_k, c10::string_view options) {
+  for (const Tensor& tensor : {q, k, v, mixing}) {
+    TORCH_CHECK(!tensor._fw_grad(/*level=*/0).defined(),
+                "[mhla.attention] forward-mode differentiation is not supported: use backward");
+  }
   const bool differentiate = at::GradMode::is_enabled() &&
                              (q.requires_grad() || k.requires_grad() || v.requires_grad() ||
                               mixing.requires_grad() || wants_gradient(q_den) ||

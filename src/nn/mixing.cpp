@@ -57,6 +57,9 @@ void constrain_mixing_operator(at::Tensor& mixing, double low, double high, bool
 }  // namespace
 
 MixingMatrix matrix_of(const at::Tensor& tensor) {
+  if (tensor.dim() != 2 && tensor.dim() != 3) {
+    fail("mixing", "expected [Mq, Mk] or [H, Mq, Mk], got ", tensor.dim(), " axes");
+  }
   const at::Tensor weights = tensor.detach().to(at::kCPU, at::kFloat).contiguous();
   const bool per_head = weights.dim() == 3;
   return MixingMatrix::from(weights.const_data_ptr<float>(), per_head ? weights.size(0) : 0,

@@ -6,6 +6,7 @@
 #include <array>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -96,12 +97,18 @@ bool same(const Key& key, const Description& d, const std::array<std::int64_t, 1
          std::string_view(key.options) == std::string_view(d.options.data(), d.options.size());
 }
 
-// NOTE: one warning per process and cause, since a model makes the same call in every layer.
+// One warning per process and cause, since a model makes the same call in every layer.
 void warn_if_slow(const Plan& plan) {
   if (plan.implementation() != "reference") return;
   std::string why;
   for (const auto& candidate : plan.candidates()) {
     if (!candidate.chosen) why += "; " + candidate.implementation + ": " + candidate.reason;
+  }
+  static std::mutex mutex;
+  static std::set<std::string> known;
+  {
+    const std::lock_guard lock(mutex);
+    if (!known.insert(why).second) return;
   }
   TORCH_WARN("mhla: ", plan.problem().to_string(), " is served by the slow reference", why,
              " (mhla.explain says more)");
@@ -175,7 +182,12 @@ Plan plan_of(const Tensors& tensors, const Description& description) {
   }
   Plan made = make_plan(tensors, description);
   const std::lock_guard lock(mutex);
-  if (plans.size() >= kMaxPlans) plans.clear();
+  // A captured CUDA graph may still read the tables of a device's plan, so those stay.
+  if (plans.size() >= kMaxPlans) {
+    std::erase_if(plans, [](const auto& entry) {
+      return entry.second.problem().device.kind == Device::Kind::cpu;
+    });
+  }
   plans.insert_or_assign(key, made);
   last.emplace(Entry{std::move(key), made});
   return made;

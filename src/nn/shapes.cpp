@@ -13,6 +13,10 @@ using ops::OptionalTensor;
 at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    const at::Tensor& mixing, const OptionalTensor&, const OptionalTensor&,
                    c10::SymIntArrayRef, c10::SymIntArrayRef, c10::string_view) {
+  for (const auto* tensor : {&k, &v, &mixing}) {
+    TORCH_CHECK(tensor->device() == q.device(), "[mhla.attention] tensors are on ",
+                tensor->device(), " and on ", q.device());
+  }
   for (const auto* tensor : {&q, &k, &v}) {
     TORCH_CHECK(tensor->dim() == 4, "[mhla.attention] q, k, v: expected [B, N, H, D], got ",
                 tensor->sym_sizes());

@@ -17,7 +17,10 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using Holder = c10::intrusive_ptr<StreamState>;
 
-at::Tensor rows(const at::Tensor& tensor) {
+// In the state's type, as autocast would have it, with contiguous rows.
+at::Tensor rows(const at::Tensor& given, at::ScalarType type) {
+  if (given.dim() != 4) fail("state", "q, k, v: expected [B, T, H, D], got ", given.dim(), " axes");
+  const at::Tensor tensor = given.to(type);
   return tensor.stride(-1) == 1 || tensor.size(-1) <= 1 ? tensor : tensor.contiguous();
 }
 
@@ -52,10 +55,10 @@ at::Tensor StreamState::read(const at::Tensor& q_in, const at::Tensor& k_in, con
                              const OptionalTensor& q_den, const OptionalTensor& k_den) {
   const at::NoGradGuard no_gradient;
   const c10::OptionalDeviceGuard guard(q_in.device());
-  const at::Tensor q = rows(q_in), k = rows(k_in), v = rows(v_in);
-  const at::Tensor qd = q_den ? rows(*q_den) : at::Tensor();
-  const at::Tensor kd = k_den ? rows(*k_den) : at::Tensor();
-  if (q.dim() != 4 || v.dim() != 4) fail("state", "q, k, v: expected [B, T, H, D]");
+  const at::ScalarType type = scalar_type_of(state_.problem().dtype);
+  const at::Tensor q = rows(q_in, type), k = rows(k_in, type), v = rows(v_in, type);
+  const at::Tensor qd = q_den ? rows(*q_den, type) : at::Tensor();
+  const at::Tensor kd = k_den ? rows(*k_den, type) : at::Tensor();
   at::Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   const State::Inputs inputs{.q = view_of(q),
                              .k = view_of(k),
@@ -94,8 +97,8 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
             return tensor;
           },
           [](const at::Tensor& bytes) {
-            return c10::make_intrusive<StreamState>(
-                State::deserialize(bytes.data_ptr(), static_cast<std::size_t>(bytes.numel())));
+            return c10::make_intrusive<StreamState>(State::deserialize(
+                bytes.cpu().contiguous().data_ptr(), static_cast<std::size_t>(bytes.numel())));
           });
   m.def("load_state(str path) -> __torch__.torch.classes.mhla.State", [](const std::string& path) {
     return c10::make_intrusive<StreamState>(State::load(path));

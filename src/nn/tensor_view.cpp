@@ -16,6 +16,16 @@ DType dtype_of(at::ScalarType type) {
   }
 }
 
+at::ScalarType scalar_type_of(DType type) {
+  switch (type) {
+    case DType::f32: return at::kFloat;
+    case DType::f64: return at::kDouble;
+    case DType::bf16: return at::kBFloat16;
+    case DType::f16: return at::kHalf;
+  }
+  fail("attention", "dtype: unknown value ", static_cast<int>(type));
+}
+
 Device device_of(const at::Device& device) {
   if (device.is_cpu()) return Device::cpu();
   if (device.is_cuda()) return Device::cuda(device.has_index() ? device.index() : 0);

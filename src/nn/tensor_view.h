@@ -8,6 +8,7 @@
 namespace mhla::nn {
 
 mhla::DType dtype_of(at::ScalarType type);
+at::ScalarType scalar_type_of(mhla::DType type);
 mhla::Device device_of(const at::Device& device);
 // Shares the memory; an undefined tensor gives an empty view.
 mhla::TensorView view_of(const at::Tensor& tensor);

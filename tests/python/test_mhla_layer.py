@@ -174,6 +174,8 @@ def test_unknown_switches_and_presets_name_the_nearest():
         MHLA(32, 2, mhla.Grid((4, 4), block=(2, 2)), preset="author")
     with pytest.raises(ValueError, match="did you mean 'normalizer'"):
         MHLA(32, 2, mhla.Grid((4, 4), block=(2, 2)), normaliser="exact")
+    with pytest.raises(ValueError, match="gate: expected one of none, silu"):
+        MHLA(32, 2, mhla.Grid((4, 4), block=(2, 2)), gate="sigmoid")
     with pytest.raises(ValueError, match="multiple of 3 heads"):
         MHLA(32, 3, mhla.Grid((4, 4), block=(2, 2)))
 

@@ -1,6 +1,9 @@
 """torch.ops.mhla and mhla.attention: values, gradients, and everything PyTorch asks of an operator."""
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import dense
 import pytest
@@ -179,6 +182,15 @@ def test_double_backward_and_vmap_are_refused_with_a_reason():
         torch.vmap(lambda a: mhla.attention(a, k, v, mixing, layout=layout))(torch.randn(2, *q.shape))
 
 
+def test_forward_mode_and_mixed_devices_are_refused():
+    layout = mhla.Grid((8, 8), block=(4, 4))
+    q, k, v = inputs(64)
+    with pytest.raises(RuntimeError, match="forward-mode"):
+        torch.func.jvp(lambda a: mhla.attention(a, k, v, weights(4), layout=layout), (q,), (q,))
+    with pytest.raises(RuntimeError, match="meta"):
+        mhla.attention(q, k, v, weights(4).to("meta"), layout=layout)
+
+
 def test_a_wrong_shape_is_named():
     q, k, v = inputs(64)
     with pytest.raises(RuntimeError, match=r"\[mhla.*64.*63|63.*64"):
@@ -189,14 +201,19 @@ def test_a_wrong_shape_is_named():
         mhla.Grid((8, 8))
 
 
-def test_a_slow_path_warns_and_explain_says_why(capfd):
+def test_a_slow_path_warns_and_explain_says_why():
     q, k, v = inputs(10, dtype=torch.float64)
     mixing = weights(2).double()
     layout = mhla.Sequence(block=7)
-    mhla.attention(q, k, v, mixing, layout=layout)
-    assert "slow reference" in capfd.readouterr().err
-    mhla.attention(q, k, v, mixing, layout=layout)
-    assert "slow reference" not in capfd.readouterr().err  # once is enough
+    script = (
+        "import sys; sys.path.insert(0, 'PYTHON')\n"
+        "import torch, mhla\n"
+        "for tokens in (10, 11):\n"
+        "    x = torch.rand(1, tokens, 1, 2, dtype=torch.float64)\n"
+        "    mhla.attention(x, x, x, torch.rand(2, 2).double(), layout=mhla.Sequence(block=7))"
+    ).replace("PYTHON", str(Path(mhla.__file__).parents[1]))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.count("slow reference") == 1  # once is enough
     text = mhla.explain(q, k, v, mixing, layout=layout)
     assert "reference" in text and "no f64" in text
 

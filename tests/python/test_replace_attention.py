@@ -23,6 +23,22 @@ def test_a_transformers_decoder():
     assert torch.equal(model(ids).logits[:, :25], model(changed).logits[:, :25])  # causal
     with pytest.raises(ValueError, match="use_cache"):
         model(ids, use_cache=True)
+    padding = torch.ones_like(ids)
+    padding[:, :5] = 0
+    with pytest.raises(ValueError, match="attention_mask"):
+        model(ids, attention_mask=padding)
+
+
+def test_cross_attention_of_an_encoder_and_decoder_is_left():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.BartModel(config).eval()
+    with pytest.warns(UserWarning, match="encoder_attn"):
+        mhla.replace_attention(model, layout=mhla.Sequence(block=8), tokens=32)
+    assert list(model.mhla_skipped) == ["decoder.layers.0.encoder_attn"]
 
 
 def test_a_diffusers_dit():
@@ -53,6 +69,10 @@ def test_a_diffusers_wan_transformer_keeps_its_cross_attention():
             layout=mhla.Grid((3, 4, 4), blocks=(1, 2, 2)),
         )  # fmt: skip
     assert sorted(model.mhla_skipped) == ["blocks.0.attn2", "blocks.1.attn2"]
+    # The rotary tables arrive, which Wan passes by position.
+    layer, state = model.blocks[0].attn1, torch.randn(1, 48, 48)
+    cos, sin = torch.randn(1, 48, 1, 24).cos(), torch.randn(1, 48, 1, 24).sin()
+    assert not torch.equal(layer(state, None, None, (cos, sin)), layer(state))
 
 
 def test_plain_modules_and_what_cannot_be_swapped():

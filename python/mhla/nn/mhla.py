@@ -68,6 +68,17 @@ _PAPER = {
 _PRESETS = {"paper": _PAPER, "authors": _AUTHORS}
 
 
+_VALUES = {
+    "mask": ("none", "causal", "block_causal"),
+    "normalizer": ("exact", "shared_position", "none"),
+    "feature_map": ("relu_eps", "relu", "elu1", "identity"),
+    "rope": ("none", "after_phi", "after_phi_num_only"),
+    "qk_norm": ("none", "full", "head"),
+    "out_norm": ("none", "head"),
+    "gate": ("none", "silu"),
+}
+
+
 def _lookup(kind: str, name: str, known) -> object:
     if name in known:
         return known[name]
@@ -83,7 +94,14 @@ def make_config(preset: str = "paper", task: str = "classification", **switches)
     known = {field.name: None for field in fields(MHLAConfig)}
     for name in switches:
         _lookup("switch", name, known)
-    return replace(config, **switches)
+    config = replace(config, **switches)
+    for name, values in _VALUES.items():
+        _lookup(name, getattr(config, name), dict.fromkeys(values))
+    if config.renormalize_rows and (config.clamp is None or config.clamp_in_forward):
+        raise ValueError("[mhla.nn.MHLA] renormalize_rows: needs a clamp after each update (mhla.constrain_)")
+    if config.lepe and config.lepe % 2 == 0:
+        raise ValueError(f"[mhla.nn.MHLA] lepe: expected an odd size, got {config.lepe}")
+    return config
 
 
 _FEATURE_MAPS = {
@@ -126,6 +144,8 @@ class MHLA(nn.Module):
         super().__init__()
         config = make_config(preset, task, **switches)
         self.config, self.layout, self.heads = config, layout, heads
+        if dim < 1 or heads < 1:
+            raise ValueError(f"[mhla.nn.MHLA] dim and heads: expected positive numbers, got {dim} and {heads}")
         self.dim_k = dim_k or (dim // 2 if task == "language" else dim)
         self.dim_v = dim_v or dim
         for name, width in (("dim_k", self.dim_k), ("dim_v", self.dim_v)):
@@ -139,7 +159,7 @@ class MHLA(nn.Module):
         norm_width = {"none": None, "full": self.dim_k, "head": dk}[config.qk_norm]
         self.q_norm = nn.RMSNorm(norm_width, eps=config.qk_norm_eps) if norm_width else None
         self.k_norm = nn.RMSNorm(norm_width, eps=config.qk_norm_eps) if norm_width else None
-        mixing = initial.by_name(config.init, layout, tokens=tokens)
+        mixing = initial.by_name(str(config.init), layout, tokens=tokens)
         if config.mixing_per_head:
             mixing = mixing.expand(heads, -1, -1).clone()
         self.mixing = nn.Parameter(mixing)
@@ -174,7 +194,7 @@ class MHLA(nn.Module):
         text = (
             f"sequence={block} block={block} batch={batch} heads={self.heads} dk={width} dv={self.dim_v // self.heads} "
             f"mask={self.config.mask} normalizer={self.config.normalizer} feature_map={phi} scale={self.scale!r} "
-            f"dtype={names[like.dtype]} device={like.device.type}"
+            f"dtype={names[like.dtype]} device={like.device}"
         )
         if self.config.eps is not None:
             text += f" eps={self.config.eps!r}"
@@ -230,7 +250,7 @@ class MHLA(nn.Module):
             q, k = phi(q), phi(k)
             if self._plain_denominator():
                 den = dict(q_den=q, k_den=k)
-            start = None if state is None else torch.tensor([state.tokens()])
+            start = None if state is None else torch.tensor(state.tokens())
             q, k = self._turned(q, start), self._turned(k, start)
         if state is not None:
             read = torch.ops.mhla.step if q.shape[1] == 1 else torch.ops.mhla.prefill

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +23,9 @@ _SEPARATE = [
 ]
 _FUSED = [("qkv", "proj"), ("to_qkv", "to_out")]
 _HEADS = ("num_heads", "heads", "num_attention_heads", "n_heads")
+# Arguments of other packages' layers: rotary tables, and what changes no result here.
+_USED = ("position_embeddings", "rotary_emb")
+_WITHOUT_EFFECT = ("position_ids", "cache_position", "use_cache", "output_attentions")
 _NORMS = [("q_norm", "k_norm"), ("norm_q", "norm_k")]
 
 
@@ -79,6 +84,7 @@ class SwappedAttention(nn.Module):
         )
         for name in self.norm_names or ():
             setattr(self, name, getattr(module, name))
+        self.argument_names = list(inspect.signature(module.forward).parameters)[1:]
         self.after = getattr(module, "proj_drop", None)
         self.heads = _heads_of(module)
         self.layout, self.normalizer, self.feature_map = layout, normalizer, feature_map
@@ -99,27 +105,36 @@ class SwappedAttention(nn.Module):
         self.register_buffer("block", block.to(like.device), persistent=False)  # of every token of a grid
 
     def forward(self, hidden_states: Tensor, *arguments, **options):
-        """hidden_states `[B, P + N, C]`. Rotary tables come as `position_embeddings` (transformers)
-        or `rotary_emb` (diffusers); masks beyond `causal` and caches are refused."""
-        self._refuse(arguments, options)
+        """hidden_states `[B, P + N, C]`; further arguments as the swapped module took them. Rotary tables
+        (`position_embeddings`, `rotary_emb`) are used; masks beyond `causal`, contexts, caches and
+        anything unknown are refused."""
+        options = {**dict(zip(self.argument_names, arguments)), **options}
+        self._refuse(options, hidden_states.shape[1])
         q, k, v = self._project(hidden_states)
-        turned = options.get("position_embeddings"), options.get("rotary_emb")
-        o = self._attend(q, k, v, *turned).flatten(2)
+        tables = options.get("position_embeddings"), options.get("rotary_emb")
+        o = self._attend(q, k, v, *tables).flatten(2)
         o = self._out(o)
         return (o, None) if self.returns_pair else o
 
-    def _refuse(self, arguments: tuple, options: dict) -> None:
-        tensors = [a for a in arguments if isinstance(a, Tensor)]
-        context = options.get("encoder_hidden_states")
-        if tensors or context is not None:
-            raise ValueError("[mhla.replace_attention] this layer was swapped as self-attention, but got a context")
-        if options.get("past_key_values") is not None:
-            raise ValueError("[mhla.replace_attention] a key cache holds nothing that MHLA reads; pass use_cache=False")
-        if options.get("attn_mask") is not None:
-            raise ValueError("[mhla.replace_attention] attn_mask: only no mask and causal are supported")
-        mask = options.get("attention_mask")
-        if mask is not None and self.mask != "causal":
-            raise ValueError("[mhla.replace_attention] attention_mask: only no mask and causal are supported")
+    def _refuse(self, options: dict, tokens: int) -> None:
+        for name, value in options.items():
+            if value is None or value is False or name in _USED or name in _WITHOUT_EFFECT:
+                continue
+            if name == "is_causal" and self.mask == "causal":
+                continue
+            if name in ("attention_mask", "attn_mask") and self._is_causal_mask(value, tokens):
+                continue
+            hint = "; pass use_cache=False" if name == "past_key_values" else ""
+            raise ValueError(
+                f"[mhla.replace_attention] {name}: the MHLA layer cannot honour it (no mask, causal masks and rotary "
+                f"tables are supported){hint}"
+            )
+
+    def _is_causal_mask(self, mask: Tensor, tokens: int) -> bool:
+        if self.mask != "causal" or not isinstance(mask, Tensor) or mask.shape[-2:] != (tokens, tokens):
+            return False
+        seen = mask if mask.dtype == torch.bool else mask == 0
+        return torch.equal(seen, torch.ones_like(seen).tril())
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if len(self.names) == 2:
@@ -153,14 +168,16 @@ class SwappedAttention(nn.Module):
             layout=self.layout, mask=self.mask, normalizer=self.normalizer, feature_map=self.feature_map,
             scale=self.scale, eps=self.eps,
         )  # fmt: skip
+        prefix = 0 if not self.layout.sizes else q.shape[1] - self.layout.tokens
         if half_tables is not None or pair_tables is not None:
+            if prefix > 0:
+                raise ValueError("[mhla.replace_attention] rotary tables and tokens before the grid do not go together")
             phi = _FEATURE_MAPS[self.feature_map]
             q, k = phi(q), phi(k)
             options["feature_map"] = "identity"
             if self.normalizer != "none":
                 options.update(q_den=q, k_den=k)
             q, k = (self._turned(t, half_tables, pair_tables) for t in (q, k))
-        prefix = 0 if not self.layout.sizes else q.shape[1] - self.layout.tokens
         if prefix > 0:
             return self._attend_with_prefix(q, k, v, prefix)
         return attention(q, k, v, self.mixing, **options)

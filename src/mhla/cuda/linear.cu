@@ -374,8 +374,12 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
         &k.packed_backward_kv_causal, &k.packed_readout_block, &k.packed_backward_block,
         &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
     if (kernel->entry == nullptr) continue;
-    allow_shared(reinterpret_cast<const void*>(kernel->entry),
-                 shared_bytes(*kernel, stages_of(*kernel, plan)));
+    const int bytes = shared_bytes(*kernel, stages_of(*kernel, plan));
+    // Kernels for a whole block are left alone on devices where they do not fit: no plan uses them.
+    const bool is_optional = kernel == &k.packed_readout_block ||
+                             kernel == &k.packed_backward_block;
+    if (is_optional && !plan.whole_blocks) continue;
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), bytes);
   }
   if (plan.resident != nullptr) {
     for (const MixKernel* kernel : {&plan.resident->mix, &plan.resident->mix_transposed}) {

@@ -59,6 +59,10 @@ const MixKernel& mix_for(const MixKernel (&list)[kMixKernels], std::int64_t n) {
   return *best;
 }
 
+bool fits(const LinearKernel& kernel, int device) {
+  return shared_bytes(kernel, 1) <= shared_memory(device);
+}
+
 const ResidentKernels* resident_for(const Problem& problem, const LinearPlan& plan) {
   const int most = std::max(plan.q_blocks, plan.k_blocks);
   if (problem.dtype != DType::bf16 || is_small(problem) || plan.matrices > 1 ||
@@ -157,7 +161,9 @@ LinearPlan linear_plan(const Problem& problem) {
   plan.packed_backward = packed && !plan.causal && plan.dv_tiles == 1;
   plan.packed_causal = packed && plan.causal && q.max_block_tokens() <= plan.kernels->rows;
   plan.whole_blocks = plan.packed_causal && !plan.normalized &&
-                      plan.kernels->packed_backward_block.entry != nullptr;
+                      plan.kernels->packed_backward_block.entry != nullptr &&
+                      fits(plan.kernels->packed_readout_block, problem.device.index) &&
+                      fits(plan.kernels->packed_backward_block, problem.device.index);
   plan.sums_inside = packed && plan.normalized && !plan.given;
   plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);

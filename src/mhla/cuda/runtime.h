@@ -4,7 +4,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "mhla/core/device_memory.h"
@@ -66,11 +69,21 @@ struct Grid {
   std::int64_t x = 1, y = 1, z = 1;
 };
 
-// Shared memory past 48 KB has to be asked for once per kernel and device.
+// Shared memory past 48 KB has to be asked for, per kernel and device. The limit is only ever
+// raised: plans of other shapes share the kernel.
 inline void allow_shared(const void* kernel, int bytes) {
-  if (bytes <= 48 * 1024) return;
+  constexpr int kFree = 40 * 1024;  // leaves room for static shared memory
+  if (bytes <= kFree) return;
+  int device = 0;
+  check_call(cudaGetDevice(&device), "cudaGetDevice");
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int> allowed;
+  const std::lock_guard lock(mutex);
+  int& most = allowed[{kernel, device}];
+  if (bytes <= most) return;
   check_call(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "cudaFuncSetAttribute(shared memory)");
+  most = bytes;
 }
 
 // dependent: the kernel calls ptx::begin_after_previous first and may be set up before the previous

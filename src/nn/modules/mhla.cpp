@@ -46,6 +46,7 @@ MHLAConfig authors(Task task) {
       c.out_norm = true;
       return c;
     case Task::language:
+      c.key_divisor = 2;
       c.init = "causal_uniform";
       c.mask = Mask::causal;
       c.normalizer = Normalizer::none;
@@ -82,9 +83,14 @@ MHLAConfig paper(Task task) {
 
 }  // namespace
 
-Weights::Weights(const at::Tensor& initial_weight, const at::Tensor& initial_bias) {
-  weight = register_parameter("weight", initial_weight);
-  if (initial_bias.defined()) bias = register_parameter("bias", initial_bias);
+Weights::Weights(const at::Tensor& initial_weight, const at::Tensor& initial_bias)
+    : initial_weight_(initial_weight), initial_bias_(initial_bias) {
+  reset();
+}
+
+void Weights::reset() {
+  weight = register_parameter("weight", initial_weight_.clone());
+  if (initial_bias_.defined()) bias = register_parameter("bias", initial_bias_.clone());
 }
 
 MHLAConfig MHLAConfig::preset(Preset preset, Task task) {
@@ -92,7 +98,7 @@ MHLAConfig MHLAConfig::preset(Preset preset, Task task) {
 }
 
 MHLAImpl::MHLAImpl(const MHLAConfig& given) : config(given) {
-  if (config.dim_k == 0) config.dim_k = config.dim;
+  if (config.dim_k == 0) config.dim_k = config.dim / config.key_divisor;
   if (config.dim_v == 0) config.dim_v = config.dim;
   if (config.dim < 1 || config.heads < 1) {
     fail("nn.MHLA", "dim and heads: expected positive numbers, got ", config.dim, " and ",
@@ -104,6 +110,12 @@ MHLAImpl::MHLAImpl(const MHLAConfig& given) : config(given) {
     }
   }
   if (config.lepe > 0 && !config.layout.is_grid()) fail("nn.MHLA", "lepe: needs a grid");
+  if (config.lepe > 0 && config.lepe % 2 == 0) {
+    fail("nn.MHLA", "lepe: expected an odd size, got ", config.lepe);
+  }
+  if (config.renormalize_rows && (!config.clamp || config.clamp_in_forward)) {
+    fail("nn.MHLA", "renormalize_rows: needs a clamp after each update");
+  }
   reset();
 }
 

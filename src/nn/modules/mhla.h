@@ -22,8 +22,9 @@ enum class Task { classification, dit, video, language };
 struct MHLAConfig {
   std::int64_t dim = 0;
   std::int64_t heads = 1;
-  std::int64_t dim_k = 0;  // total width of q and of k; 0: dim
-  std::int64_t dim_v = 0;  // total width of v; 0: dim
+  std::int64_t key_divisor = 1;  // dim_k is dim / key_divisor where it is not given
+  std::int64_t dim_k = 0;        // total width of q and of k; 0: dim
+  std::int64_t dim_v = 0;        // total width of v; 0: dim
   Layout layout = {};
   std::int64_t tokens = 0;  // the longest sequence, which sizes the mixing matrix; grids know it
 
@@ -55,9 +56,14 @@ struct MHLAConfig {
 };
 
 // The parameters of a norm or a convolution, under the names that PyTorch gives them.
-struct Weights : torch::nn::Module {
+class Weights : public torch::nn::Cloneable<Weights> {
+ public:
   explicit Weights(const at::Tensor& weight, const at::Tensor& bias = {});
+  void reset() override;
   at::Tensor weight, bias;
+
+ private:
+  at::Tensor initial_weight_, initial_bias_;
 };
 
 class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {

@@ -226,8 +226,9 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 2 : 1)
                     args.dk);
   }
 
-  // The term of the whole block, in a fixed order.
+  // The term of the whole block, in a fixed order, where other warps have read their denominators.
   term = ptx::sum_of_warp(term);
+  __syncthreads();
   if (lane == 0) tiles.dden[P::warp()] = term;
   __syncthreads();
   if (threadIdx.x == 0) {

@@ -108,7 +108,9 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       KeyRows<T, D> keys;
       barrier_wait(shared.row_full(warpgroup, row_buffer), row_ring.parity);
       keys.load(shared.row_tile(warpgroup, row_buffer));
-      if constexpr (KeyRows<T, D>::kInRegisters) release(shared.row_empty(warpgroup, row_buffer));
+      if constexpr (KeyRows<T, D>::kInRegisters) {
+        release_after(keys.k, keys.v, shared.row_empty(warpgroup, row_buffer), args.items);
+      }
       row_ring.advance(shared.buffers);
       load_next(ids, args, work, item, tile, warpgroup, turns);
       asked = true;
@@ -216,8 +218,9 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
                                      dk[4 * g + 2 * i + 1] * slope(phi.y));
         }
       }
-      if constexpr (!KeyRows<T, D>::kInRegisters) release(shared.row_empty(warpgroup, row_buffer));
       store_rows<T, D>(args.out_x, work.batch, work.head, rows, args.dk, words);
+      // Behind the use of what was read: an arrival may overtake a load.
+      if constexpr (!KeyRows<T, D>::kInRegisters) release(shared.row_empty(warpgroup, row_buffer));
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         words[g][0] = pack_pair<T>(dv[4 * g], dv[4 * g + 1]);

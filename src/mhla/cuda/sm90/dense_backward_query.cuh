@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(dense_threads(compute_warpgroups(DenseKernel::
       barrier_wait(shared.row_full(warpgroup, row_ring.index), row_ring.parity);
       q.load(shared.row_tile(warpgroup, row_ring.index));
       d_o.load(shared.row_tile(warpgroup, row_ring.index) + kTile * D * 2);
-      release(shared.row_empty(warpgroup, row_ring.index));
+      release_after(q, d_o, shared.row_empty(warpgroup, row_ring.index), args.items);
       row_ring.advance(shared.buffers);
       load_next(ids, args, work, item, tile, warpgroup, turns);
       asked = true;

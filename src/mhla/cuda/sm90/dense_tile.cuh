@@ -251,6 +251,17 @@ __device__ __forceinline__ void release(std::uint32_t empty) {
   if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
+// The same once two fragments have arrived. NOTE: an arrival may overtake ldmatrix, so its address
+// is made to depend on every load; items is never negative, and the sum is `empty`.
+template <int D>
+__device__ __forceinline__ void release_after(const Fragments<D>& a, const Fragments<D>& b,
+                                              std::uint32_t empty, int items) {
+  std::uint32_t loaded = 0;
+#pragma unroll
+  for (int s = 0; s < Fragments<D>::kSteps; ++s) loaded |= a.step[s][0] | b.step[s][0];
+  release(empty + (loaded & static_cast<std::uint32_t>(items >> 31)));
+}
+
 // Which item a computing warpgroup is at.
 struct Work {
   int batch, head, pair, tiles;
