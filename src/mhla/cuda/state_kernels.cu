@@ -1,7 +1,7 @@
 // Launches of the kernels of a stream.
-#include "mhla/cuda/state_kernels.cuh"
-
 #include "mhla/cuda/runtime.h"
+#include "mhla/cuda/state_step.cuh"
+#include "mhla/cuda/state_tokens.cuh"
 
 namespace mhla::cuda::state {
 namespace {

@@ -1,0 +1,88 @@
+// What kernels of a stream share: where a thread block works, and the sums of the denominator.
+//
+// A thread block owns some columns of a lane's matrices, so nothing is exchanged between blocks.
+// Every block keeps its own copy of z for the same reason.
+#pragma once
+
+#include "mhla/cuda/state_args.h"
+
+namespace mhla::cuda::state {
+
+template <typename E>
+__device__ __forceinline__ const E* row_of(const Rows& rows, int b, std::int64_t t, int h) {
+  return static_cast<const E*>(rows.data) + b * rows.batch + t * rows.token + h * rows.head;
+}
+
+__device__ __forceinline__ float phi(const Map& map, float x) {
+  if (map.elu1) return x > 0.f ? x + 1.f : expf(x);
+  return (x < map.floor ? map.floor : x) + map.add;  // NaN stays NaN
+}
+
+// Setup::level.
+__device__ __forceinline__ int level(const StepArgs& a, int j, int fill) {
+  const int behind = (fill - a.phase[j]) & (kFold - 1);
+  return max(fill - behind, a.base);
+}
+
+__device__ __forceinline__ float warp_dot(const float* a, const float* b, int count) {
+  float sum = 0.f;
+  for (int i = threadIdx.x % 32; i < count; i += 32) sum = fmaf(a[i], b[i], sum);
+  return ptx::sum_of_warp(sum);
+}
+
+template <typename E>
+__device__ __forceinline__ void store_output(const StepArgs& a, E* o, float value, float divisor) {
+  *o = from_float<E>(divisor == 0.f ? 0.f : a.scale * value / divisor);
+}
+
+struct Place {
+  int lane, b, h, column;  // first column
+  float own, next_weight;
+  float *running, *summary, *open, *next;
+};
+
+__device__ __forceinline__ Place place_of(const StepArgs& a, int index, int columns) {
+  Place p;
+  p.lane = index / a.column_blocks;
+  p.column = index % a.column_blocks * columns;
+  p.b = p.lane / a.heads;
+  p.h = p.lane % a.heads;
+  p.own = a.per_head ? a.weights[p.h] : a.own;
+  p.next_weight = a.per_head ? a.weights[a.heads + p.h] : a.next_weight;
+  p.running = a.running + p.lane * a.width;
+  p.summary = a.summary + p.lane * a.width;
+  p.open = a.open + p.lane * a.open_width;
+  p.next = a.next ? a.next + p.lane * a.width : nullptr;
+  return p;
+}
+
+// Writes z to the copies of the columns of this block.
+__device__ __forceinline__ void store_z(const StepArgs& a, const Place& p, int columns,
+                                        const float* z) {
+  const int last = min(p.column + columns, a.row);
+  for (int j = p.column / a.slice; j * a.slice < last; ++j) {
+    for (int i = threadIdx.x; i < a.dk; i += kThreads) p.open[j * a.key + i] = z[i];
+  }
+}
+
+// The denominator's sums of a closing block; only the first columns' block writes them.
+__device__ __forceinline__ void close_denominator(const StepArgs& a, const Place& p,
+                                                  const float* z) {
+  if (p.column != 0 || a.normalizer == 2) return;
+  float* den = p.summary + a.den_at;
+  if (a.normalizer == 0) {
+    for (int i = threadIdx.x; i < a.dk; i += kThreads) den[i] = z[i];
+  } else {
+    for (int w = threadIdx.x / 32; w < a.block; w += kThreads / 32) {
+      const float sum = warp_dot(p.open + a.q_at + static_cast<std::int64_t>(w) * a.key, z, a.dk);
+      if (threadIdx.x % 32 == 0) den[w] = sum;
+    }
+  }
+  __syncthreads();
+  if (!p.next) return;
+  for (int i = threadIdx.x; i < a.den_width; i += kThreads) {
+    p.next[a.den_at + i] = fmaf(p.next_weight, den[i], p.next[a.den_at + i]);
+  }
+}
+
+}  // namespace mhla::cuda::state
