@@ -5,7 +5,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "io/file_bytes.h"
@@ -27,12 +26,16 @@ class Checkpoint {
   static Checkpoint read(const FilePointer& file);
 
   const std::string& path() const { return path_; }
-  const std::string& format() const { return format_; }            // "safetensors", "pytorch"
-  const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of the file
+  const std::string& format() const { return format_; }             // "safetensors", "pytorch"
+  const std::vector<Tensor>& tensors() const& { return tensors_; }  // in the order of the file
   // safetensors: __metadata__. pytorch: numbers and texts beside the tensors ("epoch": "3").
-  const Metadata& metadata() const { return metadata_; }
+  const Metadata& metadata() const& { return metadata_; }
   // What a person should know: shards that hold more than the index lists, and so on.
-  const std::vector<std::string>& notes() const { return notes_; }
+  const std::vector<std::string>& notes() const& { return notes_; }
+  // `for (... : Checkpoint::open(path).tensors())` would walk through freed memory.
+  void tensors() const&& = delete;
+  void metadata() const&& = delete;
+  void notes() const&& = delete;
   std::uint64_t bytes() const;  // of all tensors
 
   const Tensor* find(std::string_view name) const;
@@ -57,7 +60,7 @@ class Checkpoint {
   std::string path_, format_;
   std::vector<FilePointer> files_;
   std::vector<Tensor> tensors_;
-  std::unordered_map<std::string, std::size_t> index_;
+  std::vector<std::size_t> by_name_;  // sorted, not hashed: names may be chosen to collide
   Metadata metadata_;
   std::vector<std::string> notes_;
 };

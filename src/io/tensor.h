@@ -33,15 +33,21 @@ struct Tensor {
 Shape row_major_strides(const Shape& shape);
 std::string to_string(const Shape& shape);  // "[2, 3]"
 
-// The product of the sizes and the bytes they take, or nothing where either leaves 63 bits. Sizes
-// of 0 count as 1, so that an empty tensor cannot hide an absurd shape.
+// More axes than any network has; LibTorch itself stops there.
+constexpr std::size_t kMaxRank = 64;
+
 struct Extent {
   std::int64_t elements;
   std::uint64_t bytes;
 };
-bool extent(const Shape& shape, ScalarType type, Extent& out);
+// Elements and bytes of a tensor that `file` describes. Throws ErrorCode::corrupt_data for a
+// negative size, too many axes, or a product that leaves 63 bits; sizes of 0 count as 1 there, so
+// that an empty tensor cannot hide an absurd shape.
+Extent checked_extent(const std::string& file, const std::string& name, const Shape& shape,
+                      ScalarType type);
 
-// Text of a file inside a message: quoted, control bytes escaped, shortened when long.
-std::string quoted(std::string_view text);
+// Text of a file inside a message: in quotes, control bytes escaped, shortened when long.
+std::string shown(std::string_view text);
+bool is_utf8(std::string_view text);
 
 }  // namespace mhla::io

@@ -1,5 +1,8 @@
 # Tests against LibTorch, taken from the CMake files inside the Python package.
 file(GLOB torch_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_test.cpp)
+if(NOT TARGET mhla_io_torch)
+  list(FILTER torch_sources EXCLUDE REGEX "/weights_test\\.cpp$")
+endif()
 include(MhlaTorch)
 mhla_find_torch(with_torch)
 if(with_torch AND torch_sources)
@@ -8,7 +11,7 @@ if(with_torch AND torch_sources)
   target_include_directories(test_torch SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
   target_compile_options(test_torch PRIVATE ${MHLA_TORCH_CXX_FLAGS})
   target_link_libraries(test_torch PRIVATE
-    mhla_flags mhla_static ${TORCH_LIBRARIES} GTest::gtest GTest::gtest_main)
+    mhla_flags $<TARGET_NAME_IF_EXISTS:mhla_io_torch> mhla_static ${TORCH_LIBRARIES} GTest::gtest GTest::gtest_main)
   # One entry: loading LibTorch takes longer than all of its tests.
   add_test(NAME torch COMMAND test_torch)
   set_tests_properties(torch PROPERTIES TIMEOUT 300)
@@ -17,8 +20,12 @@ endif()
 # The Python package, from this checkout and against the library just built.
 if(TARGET mhla_torch AND NOT MHLA_SANITIZE)
   file(GLOB module_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/nn/*.cpp)
-  add_library(mhla_test_modules MODULE ${module_sources})
-  target_link_libraries(mhla_test_modules PRIVATE mhla_flags mhla_torch)
+  if(TARGET mhla_io_torch)
+    file(GLOB io_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/io/torch/*.cpp)
+  endif()
+  add_library(mhla_test_modules MODULE ${module_sources} ${io_sources})
+  target_link_libraries(mhla_test_modules PRIVATE
+    mhla_flags $<TARGET_NAME_IF_EXISTS:mhla_io_torch> mhla_torch)
   set(python ${MHLA_PYTHON})
   if(NOT python)
     set(python ${PROJECT_SOURCE_DIR}/.venv/bin/python)

@@ -3,12 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <utility>
 
+#include "mhla/core/atomic_file.h"
 #include "mhla/core/state_file.h"
 #include "mhla/error.h"
 
@@ -28,61 +27,17 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
 };
 
-// Removes the temporary file unless it has become the real one.
-struct TemporaryName {
-  std::string path;
-  bool renamed = false;
-  ~TemporaryName() {
-    if (!renamed) ::unlink(path.c_str());
-  }
-};
-
-bool write_all(int fd, const char* data, std::size_t bytes) {
-  while (bytes > 0) {
-    const ::ssize_t written = ::write(fd, data, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    data += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
-  return true;
-}
-
-std::string folder_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 }  // namespace
 
 void write_file(const std::string& path, const std::string& bytes) {
-  constexpr const char* kWhere = "state.save";
-  static std::atomic<unsigned> counter{0};
-  // Renaming over a device or a pipe would replace it by a plain file.
-  struct ::stat old{};
-  if (::stat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode)) {
-    fail(ErrorCode::io, kWhere, "cannot replace '", path, "': not a regular file");
-  }
-  const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." +
-                                std::to_string(counter++);
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.get() < 0) io_error(kWhere, temporary, "create");
-  TemporaryName name{temporary};
-  if (!write_all(file.get(), bytes.data(), bytes.size())) io_error(kWhere, temporary, "write");
-  if (::fsync(file.get()) != 0) io_error(kWhere, temporary, "flush");
-  if (!file.close()) io_error(kWhere, temporary, "close");
-  if (::rename(temporary.c_str(), path.c_str()) != 0) io_error(kWhere, path, "replace");
-  name.renamed = true;
-  // The new name survives a crash only once the folder is on the disk; some file systems cannot.
-  const Descriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() >= 0) ::fsync(folder.get());
+  AtomicFile file(path, "state.save");
+  file.write(bytes.data(), bytes.size());
+  file.commit();
 }
 
 std::string read_file(const std::string& path) {

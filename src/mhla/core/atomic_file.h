@@ -1,0 +1,29 @@
+// A file that appears under its name only when it is complete and on the disk.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace mhla {
+
+// Writes to `path`.tmp.<process>.<number> and renames it; a crash leaves the old file in place, and
+// an exception removes the temporary one. Failures throw ErrorCode::io with `[mhla.<where>]`.
+class AtomicFile {
+ public:
+  AtomicFile(std::string path, const char* where);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(const void* data, std::size_t bytes);
+  void commit();  // flushes, closes, renames; nothing may be written afterwards
+
+ private:
+  [[noreturn]] void fail_to(const char* action, const std::string& path) const;
+
+  std::string path_, temporary_;
+  const char* where_;
+  int file_ = -1;
+};
+
+}  // namespace mhla
