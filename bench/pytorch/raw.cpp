@@ -1,5 +1,8 @@
-// For bench/pytorch/overhead.py: the kernel alone, with plan and workspace made beforehand.
+// For bench/pytorch/overhead.py: the kernel alone, with plan and workspace made beforehand; and an
+// operator that computes nothing, which shows what PyTorch takes for any operator of this kind.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "nn/planning.h"
@@ -42,11 +45,37 @@ void raw(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at
   }
 }
 
+// As many inputs, results and gradients as the attention has.
+class Nothing : public torch::autograd::Function<Nothing> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q,
+                            const at::Tensor& k, const at::Tensor& v, const at::Tensor& mixing) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor o = at::empty(q.sizes(), q.options());
+    context->save_for_backward({q, k, v, mixing, o});
+    return o;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list&) {
+    torch::autograd::variable_list gradients = context->get_saved_variables();
+    gradients.pop_back();
+    for (at::Tensor& each : gradients) each = at::empty(each.sizes(), each.options());
+    return gradients;
+  }
+};
+
+at::Tensor nothing(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                   const at::Tensor& mixing) {
+  return Nothing::apply(q, k, v, mixing);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(mhla_bench, m) {
+  m.def("nothing(Tensor q, Tensor k, Tensor v, Tensor mixing) -> Tensor");
   m.def(
       "raw(Tensor q, Tensor k, Tensor v, Tensor mixing, int[] sizes, str options, int count, "
       "bool backward) -> ()",
       TORCH_FN(raw));
 }
+TORCH_LIBRARY_IMPL(mhla_bench, Autograd, m) { m.impl("nothing", TORCH_FN(nothing)); }

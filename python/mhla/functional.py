@@ -10,6 +10,8 @@ from torch import Tensor
 from . import _library  # noqa: F401  (registers torch.ops.mhla)
 from .layout import Grid, Layout, Sequence
 
+_forward = torch.ops.mhla.forward.default  # without the search for an overload at every call
+
 
 def _options(layout, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
     text = f"{layout.cut_words()} mask={mask} normalizer={normalizer} feature_map={feature_map}"
@@ -89,7 +91,7 @@ def attention(
     Returns:
         `[B, Nq, H, Dv]`
     """
-    return torch.ops.mhla.forward(
+    return _forward(
         *_arguments(
             q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
         )
@@ -105,4 +107,13 @@ def explain(q: Tensor, k: Tensor, v: Tensor, mixing: Tensor, *, layout: Layout, 
     unknown = set(options) - set(names)
     if unknown:
         raise TypeError(f"[mhla.explain] unknown argument {sorted(unknown)[0]!r}")
+    q, k, v = (_as_autocast(t) for t in (q, k, v))
     return torch.ops.mhla.explain(*_arguments(q, k, v, mixing, layout, **{**names, **options}))
+
+
+def _as_autocast(tensor: Tensor) -> Tensor:
+    """In the type that a call in this region would see."""
+    device = tensor.device.type
+    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))

@@ -44,12 +44,12 @@ class _Cut:
                 "[mhla.layout] give either block (tokens per block) or blocks (number of blocks), "
                 f"got {'neither' if self.block is None else 'both'}"
             )
+        # NOTE: not a field, so it counts neither for equality nor for the hash.
+        object.__setattr__(self, "_cut", f"block={_words(self.block)}" if self.block else f"blocks={_words(self.blocks)}")
 
     def cut_words(self, suffix: str = "") -> str:
         """`block=8x8` or `blocks=4x4`, as the library reads it."""
-        if self.block is not None:
-            return f"block{suffix}={_words(self.block)}"
-        return f"blocks{suffix}={_words(self.blocks)}"
+        return self._cut.replace("=", suffix + "=", 1) if suffix else self._cut
 
 
 @dataclass(frozen=True, init=False)

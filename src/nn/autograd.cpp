@@ -1,7 +1,10 @@
 // Gradients, autocast, and what is refused: double backward and vmap.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
 #include "nn/operators.h"
@@ -12,99 +15,112 @@ namespace {
 using at::Tensor;
 using ops::Gradients;
 using ops::OptionalTensor;
-using torch::autograd::AutogradContext;
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-bool wants_gradient(const OptionalTensor& tensor) { return tensor && tensor->requires_grad(); }
-
-class Attention : public torch::autograd::Function<Attention> {
+// NOTE: a Node of our own: torch::autograd::Function packs what it saves by name and costs twice.
+class AttentionBackward : public torch::autograd::Node {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Tensor& mixing, const OptionalTensor& q_den,
-                        const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
-                        c10::SymIntArrayRef sizes_k, c10::string_view options) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    Tensor o = ops::forward(q, k, v, mixing, q_den, k_den, sizes, sizes_k, options);
-    context->save_for_backward(
-        {q, k, v, mixing, o, q_den.value_or(Tensor()), k_den.value_or(Tensor())});
-    context->saved_data["sizes"] = c10::IValue(sizes);
-    context->saved_data["sizes_k"] = c10::IValue(sizes_k);
-    context->saved_data["options"] = std::string(options);
-    return o;
+  variable_list apply(variable_list&& gradients) override {
+    const std::lock_guard lock(mutex_);
+    variable_list results(6);
+    if (!gradients[0].defined()) return results;
+    std::array<bool, 6> wanted{};
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = task_should_compute_output(i);
+    const auto optional = [](const SavedVariable& saved) {
+      Tensor tensor = saved.unpack();
+      return tensor.defined() ? OptionalTensor(std::move(tensor)) : std::nullopt;
+    };
+    // Without gradients of gradients there is nothing to record: past the autograd kernel.
+    std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+    if (!at::GradMode::is_enabled()) below.emplace();
+    std::tie(results[0], results[1], results[2], results[3], results[4],
+             results[5]) = ops::backward(gradients[0], q.unpack(), k.unpack(), v.unpack(),
+                                         mixing.unpack(), o.unpack(getptr()), optional(q_den),
+                                         optional(k_den), sizes, sizes_k, options, wanted);
+    return results;
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const auto optional = [](const Tensor& t) {
-      return t.defined() ? OptionalTensor(t) : std::nullopt;
-    };
-    std::array<bool, 6> wanted{};
-    // Inputs that were not given have no edge.
-    const std::size_t edges = saved[5].defined() ? 6 : 4;
-    for (std::size_t i = 0; i < edges; ++i) wanted[i] = context->needs_input_grad(i);
-    const auto sizes = context->saved_data["sizes"].toSymIntVector();
-    const auto sizes_k = context->saved_data["sizes_k"].toSymIntVector();
-    auto [d_q, d_k, d_v, d_mixing, d_q_den, d_k_den] = ops::backward(
-        gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4], optional(saved[5]),
-        optional(saved[6]), sizes, sizes_k, context->saved_data["options"].toStringRef(), wanted);
-    const auto given = [&wanted](int i, Tensor& d) { return wanted[i] ? d : Tensor(); };
-    return {given(0, d_q),      given(1, d_k),     given(2, d_v),
-            given(3, d_mixing), given(4, d_q_den), given(5, d_k_den),
-            Tensor(),           Tensor(),          Tensor()};
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    for (SavedVariable* each : {&q, &k, &v, &mixing, &o, &q_den, &k_den}) each->reset_data();
   }
+
+  std::string name() const override { return "MhlaAttentionBackward"; }
+
+  SavedVariable q, k, v, mixing, o, q_den, k_den;
+  std::vector<c10::SymInt> sizes, sizes_k;
+  std::string options;
 };
 
-Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
-               const OptionalTensor& q_den, const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
-               c10::SymIntArrayRef sizes_k, c10::string_view options) {
-  for (const Tensor& tensor : {q, k, v, mixing}) {
-    TORCH_CHECK(!tensor._fw_grad(/*level=*/0).defined(),
-                "[mhla.attention] forward-mode differentiation is not supported: use backward");
+// Older LibTorch shares nodes by std::shared_ptr and has a function that deletes deep graphs.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename T, typename Pointer = NodePointer, typename... Arguments>
+Pointer make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return Pointer(new T(std::forward<Arguments>(arguments)...),
+                   [](auto* each) { deleteNode(each); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
   }
-  const bool differentiate = at::GradMode::is_enabled() &&
-                             (q.requires_grad() || k.requires_grad() || v.requires_grad() ||
-                              mixing.requires_grad() || wants_gradient(q_den) ||
-                              wants_gradient(k_den));
-  if (differentiate) {
-    return Attention::apply(q, k, v, mixing, q_den, k_den, sizes, sizes_k, options);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return ops::forward(q, k, v, mixing, q_den, k_den, sizes, sizes_k, options);
 }
 
-// The gradient of the gradient is asked for by a wrapper of its results: it throws when reached.
-class Once : public torch::autograd::Function<Once> {
- public:
-  static variable_list forward(AutogradContext*, const Tensor& d_o, const Tensor& q,
-                               const Tensor& k, const Tensor& v, const Tensor& mixing,
-                               const Tensor& o, const OptionalTensor& q_den,
-                               const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
-                               c10::SymIntArrayRef sizes_k, c10::string_view options,
-                               std::array<bool, 6> wanted) {
+Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
+               const OptionalTensor& q_den_in, const OptionalTensor& k_den_in,
+               c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options) {
+  for (const Tensor* tensor : {&q, &k, &v, &mixing}) {
+    TORCH_CHECK(!tensor->_fw_grad(/*level=*/0).defined(),
+                "[mhla.attention] forward-mode differentiation is not supported: use backward");
+  }
+  const auto below_autograd = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [d_q, d_k, d_v, d_mixing, d_q_den, d_k_den] = ops::backward(
-        d_o, q, k, v, mixing, o, q_den, k_den, sizes, sizes_k, options, wanted);
-    return {d_q, d_k, d_v, d_mixing, d_q_den, d_k_den};
+    return ops::forward(q, k, v, mixing, q_den_in, k_den_in, sizes, sizes_k, options);
+  };
+  const Tensor q_den = q_den_in.value_or(Tensor()), k_den = k_den_in.value_or(Tensor());
+  if (!torch::autograd::compute_requires_grad(q, k, v, mixing, q_den, k_den)) {
+    return below_autograd();
   }
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK(false,
-                "[mhla.attention] double backward is not supported: the gradient of the operator's "
-                "gradient was asked for (create_graph=True); detach the first gradient");
+  const NodePointer pointer = make_node<AttentionBackward>();
+  auto* node = static_cast<AttentionBackward*>(pointer.get());
+  node->set_next_edges(torch::autograd::collect_next_edges(q, k, v, mixing, q_den, k_den));
+  node->q = SavedVariable(q, false);
+  node->k = SavedVariable(k, false);
+  node->v = SavedVariable(v, false);
+  node->mixing = SavedVariable(mixing, false);
+  if (q_den.defined()) {
+    node->q_den = SavedVariable(q_den, false);
+    node->k_den = SavedVariable(k_den, false);
   }
-};
+  node->sizes.assign(sizes.begin(), sizes.end());
+  node->sizes_k.assign(sizes_k.begin(), sizes_k.end());
+  node->options.assign(options.data(), options.size());
+  Tensor o = below_autograd();
+  torch::autograd::set_history(o, pointer);
+  node->o = SavedVariable(o, true);
+  return o;
+}
+
+constexpr const char* kNotTwice =
+    "[mhla.attention] double backward is not supported: the gradient of the operator's gradient "
+    "was asked for (create_graph=True); detach the first gradient";
 
 Gradients backward(const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& mixing, const Tensor& o, const OptionalTensor& q_den,
                    const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
                    c10::SymIntArrayRef sizes_k, c10::string_view options,
                    std::array<bool, 6> wanted) {
-  if (!at::GradMode::is_enabled()) {
+  Gradients d = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return ops::backward(d_o, q, k, v, mixing, o, q_den, k_den, sizes, sizes_k, options, wanted);
-  }
-  variable_list d = Once::apply(d_o, q, k, v, mixing, o, q_den, k_den, sizes, sizes_k, options,
-                                wanted);
-  return {d[0], d[1], d[2], d[3], d[4], d[5]};
+  }();
+  const Tensor qd = q_den.value_or(Tensor()), kd = k_den.value_or(Tensor());
+  if (!torch::autograd::compute_requires_grad(d_o, q, k, v, mixing, o, qd, kd)) return d;
+  // A node that throws when it is reached: only then the gradient of the gradient is needed.
+  const NodePointer node = make_node<torch::autograd::Error>(
+      kNotTwice, torch::autograd::collect_next_edges(d_o, q, k, v, mixing, o, qd, kd));
+  std::apply([&node](auto&... each) { (torch::autograd::set_history(each, node), ...); }, d);
+  return d;
 }
 
 // Inputs in the type of the region, the mixing matrix in f32.

@@ -130,12 +130,6 @@ Gradients backward(const at::Tensor& d_o_in, const at::Tensor& q_in, const at::T
                   .d_q_den = view_of(std::get<4>(d)),
                   .d_k_den = view_of(std::get<5>(d))},
                  workspace.get(), current_stream(q.device()));
-  // An operator's results are tensors; what was not wanted has no elements.
-  std::apply(
-      [&q](auto&... each) {
-        ((each.defined() ? void() : void(each = at::empty({0}, q.options()))), ...);
-      },
-      d);
   return d;
 }
 

@@ -22,7 +22,7 @@ at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
                    const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
                    c10::SymIntArrayRef sizes_k, c10::string_view options);
 
-// Gradients that are not wanted come back with no elements.
+// Gradients that are not wanted come back undefined, as those of LibTorch's own operators do.
 Gradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
                    const at::Tensor& v, const at::Tensor& mixing, const at::Tensor& o,
                    const OptionalTensor& q_den, const OptionalTensor& k_den,

@@ -33,8 +33,7 @@ Gradients backward(const at::Tensor&, const at::Tensor& q, const at::Tensor& k, 
                    const OptionalTensor& k_den, c10::SymIntArrayRef, c10::SymIntArrayRef,
                    c10::string_view, std::array<bool, 6> wanted) {
   const auto gradient = [&](int index, const OptionalTensor& of) {
-    return wanted[index] && of ? at::empty_symint(of->sym_sizes(), of->options())
-                               : at::empty({0}, q.options());
+    return wanted[index] && of ? at::empty_symint(of->sym_sizes(), of->options()) : at::Tensor();
   };
   return {gradient(0, q),      gradient(1, k),     gradient(2, v),
           gradient(3, mixing), gradient(4, q_den), gradient(5, k_den)};

@@ -21,9 +21,9 @@ def ops():
 def text(options: dict) -> str:
     """`dim=8 heads=2 grid=3x4`"""
 
-    def value(v):
+    def value(key, v):
         if isinstance(v, bool):
             return str(v).lower()
-        return "x".join(map(str, v)) if isinstance(v, (tuple, list)) else str(v)
+        return ("," if key == "clamp" else "x").join(map(str, v)) if isinstance(v, (tuple, list)) else str(v)
 
-    return " ".join(f"{key}={value(v)}" for key, v in options.items())
+    return " ".join(f"{key}={value(key, v)}" for key, v in options.items())

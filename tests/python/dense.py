@@ -27,7 +27,7 @@ def phi(x, feature_map):
 def attention(q, k, v, mixing, grid, block, *, mask="none", normalizer="exact", feature_map="relu_eps",
               scale=1.0, eps=None, q_den=None, k_den=None):  # fmt: skip
     """A_st = m[b(s), b(t)] * scale * phi(q_s).phi(k_t), o = A v, divided as the normaliser says."""
-    index, place = blocks_of(grid, block)
+    index, place = (t.to(q.device) for t in blocks_of(grid, block))
     weights = mixing[..., index, :][..., index] * scale  # [N, N] or [H, N, N]
     later, same = index[:, None] > index[None], index[:, None] == index[None]
     if mask == "causal":

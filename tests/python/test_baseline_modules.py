@@ -303,6 +303,11 @@ def test_python_and_cpp_know_the_same_layers():
         (dict(task="classification"), dict(grid=(4, 6), block=(2, 3)), 24),
         (dict(task="dit", dropout=0.0, lepe=3), dict(grid=(5, 5), blocks=(2, 2)), 25),
         (dict(task="language", tokens=48), dict(block=16), 37),
+        (
+            dict(scale=0.5, eps=1e-3, clamp=(0.05, 0.2), clamp_in_forward=True, qk_norm="full", qk_norm_eps=1e-4),
+            dict(grid=(4, 6), block=(2, 3)),
+            24,
+        ),
     ],
 )
 def test_mhla_has_a_name_too(preset, options, layout, tokens):

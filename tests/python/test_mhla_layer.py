@@ -1,8 +1,8 @@
 """The MHLA layer: the same bits in C++, the authors' formulas, training, constraints."""
 
-import os
 import pickle
 
+import cpp_layers
 import dense
 import pytest
 import torch
@@ -33,19 +33,27 @@ def layer(preset, task, **switches):
 @pytest.mark.parametrize("task", list(TASKS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_python_and_cpp_layers_agree_to_the_last_bit(preset, task, dtype):
-    library = os.environ.get("MHLA_TEST_LIBRARY")
-    if not library:
-        pytest.skip("MHLA_TEST_LIBRARY is not set: ctest sets it")
-    torch.ops.load_library(library)
+    cpp = cpp_layers.ops()
     made = layer(preset, task).to(dtype)
     x = torch.randn(2, 64, DIM, dtype=dtype)
     names, values = zip(*made.named_parameters())
     grid = list(TASKS[task].sizes)
-    theirs = torch.ops.mhla_test.run_mhla(
+    theirs = cpp.run_mhla(
         preset, task, [DIM, HEADS, made.dim_k, 64], grid, list(TASKS[task].block), list(names), list(values), x
     )
     with torch.no_grad():
         assert torch.equal(made(x), theirs)
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+def test_steps_in_python_and_cpp_agree_to_the_last_bit(preset):
+    cpp = cpp_layers.ops()
+    made = layer(preset, "language")
+    pieces = torch.randn(2, 50, DIM).split([19, 1, 1, 29], 1)
+    names, values = zip(*made.named_parameters())
+    theirs = cpp.step_mhla(preset, [DIM, HEADS, made.dim_k, 64], [16], list(names), list(values), list(pieces))
+    state = made.init_state(batch=2)
+    assert torch.equal(torch.cat([made.step(piece, state)[0] for piece in pieces], 1), theirs)
 
 
 def blocked(x, grid, block):

@@ -14,48 +14,44 @@ import mhla
 GRIDS = [((8, 8), (4, 4)), ((6, 10), (3, 4)), ((3, 4, 5), (2, 2, 3))]
 
 
-def inputs(tokens, *, batch=2, heads=3, dk=16, dv=16, dtype=torch.float32, seed=0):
+def inputs(tokens, *, batch=2, heads=3, dk=16, dv=16, dtype=torch.float32, device="cpu", seed=0):
     generator = torch.Generator().manual_seed(seed)
-    fused = torch.randn(batch, tokens, 2 * heads * dk + heads * dv, generator=generator).to(dtype)
+    fused = torch.randn(batch, tokens, 2 * heads * dk + heads * dv, generator=generator).to(device, dtype)
     parts = fused.split([heads * dk, heads * dk, heads * dv], -1)
     return [part.unflatten(-1, (heads, -1)) for part in parts]
 
 
-def weights(count, seed=1):
-    return torch.rand(count, count, generator=torch.Generator().manual_seed(seed)) + 0.1
+def weights(count, device="cpu", seed=1):
+    return (torch.rand(count, count, generator=torch.Generator().manual_seed(seed)) + 0.1).to(device)
 
 
 @pytest.mark.parametrize("grid, block", GRIDS)
 @pytest.mark.parametrize("normalizer", ["exact", "shared_position", "none"])
 @pytest.mark.parametrize("mask", ["none", "block_causal"])
-def test_attention_on_a_grid_equals_the_dense_formula(grid, block, normalizer, mask):
+def test_attention_on_a_grid_equals_the_dense_formula(grid, block, normalizer, mask, device):
     layout = mhla.Grid(grid, block=block)
-    if normalizer == "shared_position" and mask != "none":
-        pytest.skip("the dense formula of this pair is in the C++ tests")
-    if normalizer == "shared_position" and any(g % b for g, b in zip(grid, block)):
-        pytest.skip("places of ragged blocks are compared in the C++ tests")
-    q, k, v = inputs(layout.tokens)
-    mixing = weights(layout.count())
+    q, k, v = inputs(layout.tokens, device=device)
+    mixing = weights(layout.count(), device)
     o = mhla.attention(q, k, v, mixing, layout=layout, normalizer=normalizer, mask=mask)
     expected = dense.attention(
-        *(t.double() for t in (q, k, v, mixing)), grid, block, normalizer=normalizer, mask=mask
+        *(t.cpu().double() for t in (q, k, v, mixing)), grid, block, normalizer=normalizer, mask=mask
     )
-    torch.testing.assert_close(o.double(), expected, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(o.cpu().double(), expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("feature_map", ["relu_eps", "relu", "elu1", "identity"])
-def test_gradients_equal_those_of_the_dense_formula(feature_map):
+def test_gradients_equal_those_of_the_dense_formula(feature_map, device):
     layout = mhla.Sequence(block=8)
-    q, k, v = (t.clone().requires_grad_() for t in inputs(29, dv=8))
-    mixing = weights(4).requires_grad_()
+    q, k, v = (t.clone().requires_grad_() for t in inputs(29, dv=8, device=device))
+    mixing = weights(4, device).requires_grad_()
     options = dict(mask="causal", normalizer="none", feature_map=feature_map, scale=0.25)
     mine = mhla.attention(q, k, v, mixing, layout=layout, **options)
     d_o = torch.randn(mine.shape, generator=torch.Generator().manual_seed(5))
-    gradients = torch.autograd.grad(mine, (q, k, v, mixing), d_o)
-    exact = [t.detach().double().requires_grad_() for t in (q, k, v, mixing)]
+    gradients = torch.autograd.grad(mine, (q, k, v, mixing), d_o.to(device))
+    exact = [t.detach().cpu().double().requires_grad_() for t in (q, k, v, mixing)]
     expected = torch.autograd.grad(dense.attention(*exact, (29,), (8,), **options), exact, d_o.double())
     for got, want in zip(gradients, expected):
-        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got.cpu().double(), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:mhla")
@@ -77,9 +73,9 @@ def test_gradcheck_in_f64(normalizer, separate):
     assert torch.autograd.gradcheck(call, (*tensors, mixing, *den))
 
 
-def test_opcheck_finds_nothing():
-    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
-    mixing = weights(4).requires_grad_()
+def test_opcheck_finds_nothing(device):
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64, device=device))
+    mixing = weights(4, device).requires_grad_()
     arguments = (q, k, v, mixing, None, None, [8, 8], [], "block=4x4")
     torch.library.opcheck(torch.ops.mhla.forward, arguments)
     o = torch.ops.mhla.forward(*arguments).detach()
@@ -89,7 +85,16 @@ def test_opcheck_finds_nothing():
     )
 
 
-def test_compiles_once_for_all_lengths():
+def test_opcheck_of_the_streaming_operators(device):
+    # NOTE: the other checks of opcheck compare arguments, which they cannot do with an object.
+    checks = ("test_autograd_registration", "test_faketensor")
+    words = f"sequence=16 block=16 batch=2 heads=3 dk=16 dv=16 mask=causal normalizer=none device={device}"
+    state = torch.classes.mhla.State(words, weights(4))
+    for operator, tokens in ((torch.ops.mhla.prefill, 19), (torch.ops.mhla.step, 1)):
+        torch.library.opcheck(operator, (state, *inputs(tokens, device=device)), test_utils=checks)
+
+
+def test_compiles_once_for_all_lengths(device):
     torch._dynamo.reset()
     compiled = []
 
@@ -102,8 +107,8 @@ def test_compiles_once_for_all_lengths():
         return mhla.attention(q, k, v, mixing, layout=mhla.Sequence(block=16), mask="causal", normalizer="none") * 2
 
     for tokens in (64, 80, 112):
-        q, k, v = (t.clone().requires_grad_() for t in inputs(tokens))
-        mixing = weights(8).requires_grad_()
+        q, k, v = (t.clone().requires_grad_() for t in inputs(tokens, device=device))
+        mixing = weights(8, device).requires_grad_()
         o = call(q, k, v, mixing)
         eager = 2 * mhla.attention(
             q, k, v, mixing, layout=mhla.Sequence(block=16), mask="causal", normalizer="none"
@@ -115,39 +120,40 @@ def test_compiles_once_for_all_lengths():
     assert len(compiled) == first
 
 
-def test_exports():
+def test_exports(device):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v, mixing):
             return mhla.attention(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
 
-    arguments = (*inputs(64), weights(4))
+    arguments = (*inputs(64, device=device), weights(4, device))
     program = torch.export.export(Layer(), arguments)
     assert torch.equal(program.module()(*arguments), Layer()(*arguments))
 
 
-def test_autocast_takes_low_precision_inputs_and_an_f32_mixing_matrix():
-    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
-    mixing = weights(4).requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
+def test_autocast_takes_low_precision_inputs_and_an_f32_mixing_matrix(device):
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64, device=device))
+    mixing = weights(4, device).requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
         o = mhla.attention(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
+        assert "dtype=bf16" in mhla.explain(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
     assert o.dtype == torch.bfloat16
     o.float().sum().backward()
     assert q.grad.dtype == torch.float32 and mixing.grad.dtype == torch.float32
 
 
-def test_slices_of_a_fused_projection_are_read_in_place():
-    fused = torch.randn(2, 64, 3, 3, 16)
+def test_slices_of_a_fused_projection_are_read_in_place(device):
+    fused = torch.randn(2, 64, 3, 3, 16, device=device)
     q, k, v = fused.unbind(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        o = mhla.attention(q, k, v, weights(4), layout=mhla.Grid((8, 8), block=(4, 4)))
+        o = mhla.attention(q, k, v, weights(4, device), layout=mhla.Grid((8, 8), block=(4, 4)))
     separate = (t.contiguous() for t in (q, k, v))
-    assert torch.equal(o, mhla.attention(*separate, weights(4), layout=mhla.Grid((8, 8), block=(4, 4))))
+    assert torch.equal(o, mhla.attention(*separate, weights(4, device), layout=mhla.Grid((8, 8), block=(4, 4))))
 
 
-def test_packed_sequences_do_not_see_each_other():
-    q, k, v = inputs(50, batch=1)
-    mixing = weights(4)
+def test_packed_sequences_do_not_see_each_other(device):
+    q, k, v = inputs(50, batch=1, device=device)
+    mixing = weights(4, device)
     options = dict(layout=mhla.Sequence(block=16), mask="causal", normalizer="none")
     packed = mhla.attention(q, k, v, mixing, cu_seqlens=torch.tensor([0, 33, 50]), **options)
     for a, b in ((0, 33), (33, 50)):
@@ -155,31 +161,31 @@ def test_packed_sequences_do_not_see_each_other():
         torch.testing.assert_close(packed[:, a:b], alone)
 
 
-def test_cross_attention_reads_another_layout():
-    q, _, _ = inputs(64)
-    _, k, v = inputs(20)
-    mixing = torch.rand(4, 5)
+def test_cross_attention_reads_another_layout(device):
+    q, _, _ = inputs(64, device=device)
+    _, k, v = inputs(20, device=device)
+    mixing = torch.rand(4, 5, device=device)
     o = mhla.attention(
         q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)), layout_k=mhla.Sequence(block=4)
     )
-    index = dense.blocks_of((8, 8), (4, 4))[0]
-    scores = mixing[index][:, torch.arange(20) // 4] * torch.einsum(
+    index = dense.blocks_of((8, 8), (4, 4))[0].to(device)
+    scores = mixing[index][:, torch.arange(20, device=device) // 4] * torch.einsum(
         "bshd,bthd->bhst", torch.relu(q) + 1e-6, torch.relu(k) + 1e-6
     )
     expected = torch.einsum("bhst,bthe->bshe", scores / scores.sum(-1, keepdim=True), v)
     torch.testing.assert_close(o, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_double_backward_and_vmap_are_refused_with_a_reason():
+def test_double_backward_and_vmap_are_refused_with_a_reason(device):
     layout = mhla.Grid((8, 8), block=(4, 4))
-    q, k, v = (t.clone().requires_grad_() for t in inputs(64))
-    o = mhla.attention(q, k, v, weights(4), layout=layout)
+    q, k, v = (t.clone().requires_grad_() for t in inputs(64, device=device))
+    o = mhla.attention(q, k, v, weights(4, device), layout=layout)
     (d_q,) = torch.autograd.grad(o.sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward is not supported"):
         d_q.sum().backward()
     with pytest.raises(RuntimeError, match="vmap is not supported"):
-        mixing = weights(4)
-        torch.vmap(lambda a: mhla.attention(a, k, v, mixing, layout=layout))(torch.randn(2, *q.shape))
+        mixing = weights(4, device)
+        torch.vmap(lambda a: mhla.attention(a, k, v, mixing, layout=layout))(torch.randn(2, *q.shape, device=device))
 
 
 def test_forward_mode_and_mixed_devices_are_refused():

@@ -4,6 +4,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
@@ -53,10 +54,13 @@ inline at::Tensor apply_pointwise(const Conv2d& layer, const at::Tensor& x) {
   return at::linear(x, layer->weight.flatten(1), layer->bias);
 }
 
-class RmsNormLayer : public torch::nn::Module {
+class RmsNormLayer : public torch::nn::Cloneable<RmsNormLayer> {
  public:
   explicit RmsNormLayer(std::int64_t width, std::optional<double> eps = std::nullopt)
-      : weight(register_parameter("weight", at::ones({width}))), eps_(eps) {}
+      : width_(width), eps_(eps) {
+    reset();
+  }
+  void reset() override { weight = register_parameter("weight", at::ones({width_})); }
   at::Tensor forward(const at::Tensor& x) const {
     return at::rms_norm(x, weight.sizes(), weight, eps_);
   }
@@ -64,6 +68,7 @@ class RmsNormLayer : public torch::nn::Module {
   at::Tensor weight;
 
  private:
+  std::int64_t width_;
   std::optional<double> eps_;
 };
 using RmsNorm = std::shared_ptr<RmsNormLayer>;

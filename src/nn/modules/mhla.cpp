@@ -13,12 +13,14 @@
 #include "mhla/error.h"
 #include "nn/functional/layers.h"
 #include "nn/mixing.h"
+#include "nn/tensor_view.h"
 
 namespace mhla::nn {
 namespace {
 
 constexpr double kNormEps = 1e-5;     // torch's LayerNorm
 constexpr double kOutNormEps = 1e-6;  // spec 1.9
+constexpr double kRotaryBase = 10000.0;
 
 MHLAConfig authors(Task task) {
   MHLAConfig c;
@@ -156,7 +158,36 @@ void MHLAImpl::reset() {
   dropout = register_module("dropout", torch::nn::Dropout(c.dropout));
 }
 
-at::Tensor MHLAImpl::forward(const at::Tensor& input) {
+at::Tensor MHLAImpl::forward(const at::Tensor& x) { return run(x, nullptr); }
+
+at::Tensor MHLAImpl::step(const at::Tensor& x, StreamState& state) {
+  const at::NoGradGuard no_gradient;
+  return run(x, &state);
+}
+
+c10::intrusive_ptr<StreamState> MHLAImpl::init_state(std::int64_t batch) const {
+  const MHLAConfig& c = config;
+  if (c.mask == Mask::none || c.layout.is_grid() || c.layout.cut.block.empty()) {
+    fail("nn.MHLA", "init_state: needs a causal mask and a sequence cut by block size");
+  }
+  const Problem problem{.batch = batch,
+                        .heads = c.heads,
+                        .dk = c.dim_k / c.heads,
+                        .dv = c.dim_v / c.heads,
+                        .layout = BlockLayout::sequence(c.layout.cut.block[0], c.layout.cut),
+                        .mask = c.mask,
+                        .normalizer = c.normalizer,
+                        .feature_map = c.rope == Rope::none ? c.feature_map : FeatureMap::identity,
+                        .scale = score_scale(),
+                        .eps = c.eps,
+                        .separate_denominator = plain_denominator(),
+                        .mixing_per_head = c.mixing_per_head,
+                        .dtype = dtype_of(qkv->weight.scalar_type()),
+                        .device = device_of(qkv->weight.device())};
+  return c10::make_intrusive<StreamState>(State(problem, matrix_of(mixing_in_range().detach())));
+}
+
+at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
   const MHLAConfig& c = config;
   const at::Tensor x = c.inner_norm
                            ? at::layer_norm(input, {c.dim}, norm->weight, norm->bias, kNormEps)
@@ -172,7 +203,7 @@ at::Tensor MHLAImpl::forward(const at::Tensor& input) {
   if (c.qk_norm == QkNorm::head) q = normed(q, q_norm->weight), k = normed(k, k_norm->weight);
   const at::Tensor v = by_head(parts[2]);
 
-  at::Tensor o = attend(q, k, v);
+  at::Tensor o = attend(q, k, v, state);
   if (c.lepe > 0) {
     o = o.add(functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias));
   }
@@ -184,31 +215,48 @@ at::Tensor MHLAImpl::forward(const at::Tensor& input) {
   return dropout->forward(out->forward(o));
 }
 
-at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in,
-                            const at::Tensor& v) const {
+at::Tensor MHLAImpl::mixing_in_range() const {
+  if (!config.clamp || !config.clamp_in_forward) return mixing;
+  // Straight through, as the authors' clamp of `.data` is.
+  return mixing.add(mixing.clamp(config.clamp->first, config.clamp->second).sub(mixing).detach());
+}
+
+double MHLAImpl::score_scale() const {
+  if (!config.scale_by_dk) return config.scale;
+  return std::pow(static_cast<double>(config.dim_k / config.heads), -0.5);
+}
+
+bool MHLAImpl::plain_denominator() const {
+  return config.rope == Rope::after_phi_num_only && config.normalizer != Normalizer::none;
+}
+
+at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v,
+                            StreamState* state) const {
   const MHLAConfig& c = config;
-  at::Tensor m = mixing;
-  if (c.clamp && c.clamp_in_forward) {
-    // Straight through, as the authors' clamp of `.data` is.
-    m = m.add(m.clamp(c.clamp->first, c.clamp->second).sub(m).detach());
-  }
   AttentionOptions options{.layout = c.layout,
                            .mask = c.mask,
                            .normalizer = c.normalizer,
                            .feature_map = c.feature_map,
+                           .scale = score_scale(),
                            .eps = c.eps};
-  if (c.scale_by_dk) options.scale = std::pow(static_cast<double>(q_in.size(3)), -0.5);
-  if (c.rope == Rope::none) return attention(q_in, k_in, v, m, options);
-
-  const at::Tensor q = apply_feature_map(c.feature_map, q_in),
-                   k = apply_feature_map(c.feature_map, k_in);
-  const auto turn = [&c](const at::Tensor& t) {
-    return c.layout.is_grid() ? functional::rotary_axes(t, c.layout.grid) : functional::rotary(t);
+  at::Tensor q = q_in, k = k_in, q_den, k_den;
+  if (c.rope != Rope::none) {
+    q = apply_feature_map(c.feature_map, q), k = apply_feature_map(c.feature_map, k);
+    if (plain_denominator()) q_den = q, k_den = k;
+    std::optional<at::Tensor> start;
+    if (state) start = at::full({}, state->get().tokens(), at::kLong);
+    const auto turn = [&](const at::Tensor& t) {
+      return c.layout.is_grid() ? functional::rotary_axes(t, c.layout.grid)
+                                : functional::rotary(t, kRotaryBase, start);
+    };
+    q = turn(q), k = turn(k);
+    options.feature_map = FeatureMap::identity;
+  }
+  if (!state) return attention(q, k, v, mixing_in_range(), options, q_den, k_den);
+  const auto optional = [](const at::Tensor& t) {
+    return t.defined() ? std::optional(t) : std::nullopt;
   };
-  options.feature_map = FeatureMap::identity;
-  const bool plain = c.rope == Rope::after_phi_num_only && c.normalizer != Normalizer::none;
-  return attention(turn(q), turn(k), v, m, options, plain ? q : at::Tensor(),
-                   plain ? k : at::Tensor());
+  return state->read(q, k, v, optional(q_den), optional(k_den));
 }
 
 void MHLAImpl::constrain() {

@@ -11,6 +11,7 @@
 
 #include "nn/attention.h"
 #include "nn/modules/layers.h"
+#include "nn/state.h"
 
 namespace mhla::nn {
 
@@ -33,7 +34,8 @@ struct MHLAConfig {
   Mask mask = Mask::none;
   Normalizer normalizer = Normalizer::exact;
   FeatureMap feature_map = FeatureMap::relu_eps;
-  bool scale_by_dk = false;  // scores times dk^-1/2
+  double scale = 1.0;        // of the scores
+  bool scale_by_dk = false;  // by dk^-1/2 instead
   std::optional<double> eps = std::nullopt;
   std::optional<std::pair<double, double>> clamp = std::pair{0.0, 1.0};
   bool clamp_in_forward = false;  // else by constrain() after each update
@@ -71,6 +73,10 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   explicit MHLAImpl(const MHLAConfig& config);
   void reset() override;
   at::Tensor forward(const at::Tensor& x);  // [B, N, dim] -> [B, N, dim]
+  // Layers with a causal mask and a sequence cut by block size: a state that has read nothing, and
+  // x [B, T, dim], one token or several, read after those that the state has. No gradients.
+  c10::intrusive_ptr<StreamState> init_state(std::int64_t batch = 1) const;
+  at::Tensor step(const at::Tensor& x, StreamState& state);
   // Brings the mixing weights back into the range of the config; to be called after an update.
   void constrain();
 
@@ -84,7 +90,12 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   std::shared_ptr<Weights> out_norm;        // [dv]
 
  private:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
+  at::Tensor run(const at::Tensor& x, StreamState* state);
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    StreamState* state) const;
+  at::Tensor mixing_in_range() const;
+  double score_scale() const;
+  bool plain_denominator() const;
 };
 TORCH_MODULE(MHLA);
 

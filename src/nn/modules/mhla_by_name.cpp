@@ -25,6 +25,42 @@ void read_word(OptionReader& reader, const char* key, Enum& value,
   fail("attention", "mhla: ", key, ": expected one of ", known, ", got '", given, "'");
 }
 
+double number(const char* key, std::string_view text) {
+  if (const auto value = parse_number<double>(text)) return *value;
+  fail("attention", "mhla: ", key, ": expected a number, got '", text, "'");
+}
+
+// `eps=1e-6`; absent: as it was.
+void read_optional(OptionReader& reader, const char* key, std::optional<double>& value) {
+  std::string given;
+  reader(key, given);
+  if (!given.empty()) value = number(key, given);
+}
+
+// `clamp=0,1` or `clamp=none`
+void read_clamp(OptionReader& reader, std::optional<std::pair<double, double>>& value) {
+  std::string given;
+  reader("clamp", given);
+  if (given.empty()) return;
+  if (given == "none") {
+    value = std::nullopt;
+    return;
+  }
+  const auto ends = split(given, ',');
+  if (ends.size() != 2)
+    fail("attention", "mhla: clamp: expected LOW,HIGH or none, got '", given, "'");
+  value = std::pair{number("clamp", ends[0]), number("clamp", ends[1])};
+}
+
+// `scale=0.125`, or `scale=dk` for dk^-1/2
+void read_scale(OptionReader& reader, MHLAConfig& config) {
+  std::string given;
+  reader("scale", given);
+  if (given.empty()) return;
+  config.scale_by_dk = given == "dk";
+  if (!config.scale_by_dk) config.scale = number("scale", given);
+}
+
 MHLAConfig read(std::string_view options) {
   OptionReader reader("mhla", options);
   Preset preset = Preset::paper;
@@ -64,6 +100,11 @@ MHLAConfig read(std::string_view options) {
             {{"none", QkNorm::none}, {"full", QkNorm::full}, {"head", QkNorm::head}});
   read_word(reader, "out_norm", config.out_norm, {{"none", false}, {"head", true}});
   read_word(reader, "gate", config.gate, {{"none", false}, {"silu", true}});
+  read_scale(reader, config);
+  read_optional(reader, "eps", config.eps);
+  read_optional(reader, "qk_norm_eps", config.qk_norm_eps);
+  read_clamp(reader, config.clamp);
+  reader("clamp_in_forward", config.clamp_in_forward);
   reader("mixing_per_head", config.mixing_per_head);
   reader("renormalize_rows", config.renormalize_rows);
   reader("lepe", config.lepe);
