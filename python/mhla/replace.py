@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import nn
 
@@ -33,6 +33,7 @@ def replace_attention(
     model: nn.Module,
     *,
     layout: Layout,
+    keep: Collection[int] = (),
     only: Callable[[str, nn.Module], bool] | None = None,
     causal: bool | None = None,
     tokens: int | None = None,
@@ -48,6 +49,7 @@ def replace_attention(
 
     Args:
         layout: `Grid` or `Sequence` of the tokens that the layers see
+        keep: numbers of the attention layers that stay softmax, counted from 0 in the model's order: a hybrid
         only: called with the name and the module of each candidate; False leaves it alone
         causal: token by token; found from `is_causal` or the `transformers` decoder by default
         tokens: with `Sequence(block=...)`, the longest sequence
@@ -55,11 +57,11 @@ def replace_attention(
     """
     if projections_of(model) is not None:
         raise ValueError("[mhla.replace_attention] give the model that holds the attention, not the attention itself")
-    swapped, skipped = {}, {}
+    swapped, skipped, kept = {}, {}, []
     for name, module in list(model.named_modules()):
         if isinstance(module, SwappedAttention) or not name:
             continue
-        if any(name.startswith(done + ".") for done in swapped):
+        if any(name.startswith(done + ".") for done in [*swapped, *kept]):
             continue
         if projections_of(module) is None and not _looks_like_attention(module):
             continue
@@ -69,10 +71,16 @@ def replace_attention(
         if reason is not None:
             skipped[name] = f"{type(module).__name__}: {reason}"
             continue
+        if len(swapped) + len(kept) in keep:
+            kept.append(name)
+            continue
         swapped[name] = SwappedAttention(module, layout, causal=causal, tokens=tokens, **switches)
         swapped[name].train(module.training)
     # A container of something that was swapped is no candidate of its own.
     skipped = {n: why for n, why in skipped.items() if not any(done.startswith(n + ".") for done in swapped)}
+    wrong = sorted(set(keep) - set(range(len(swapped) + len(kept))))
+    if wrong:
+        raise ValueError(f"[mhla.replace_attention] keep: there is no attention layer {wrong[0]} of {len(swapped) + len(kept)}")
     if not swapped:
         found = "".join(f"\n  {name}: {why}" for name, why in skipped.items())
         raise ValueError(f"[mhla.replace_attention] found no attention to swap in {type(model).__name__}{found}")

@@ -96,6 +96,12 @@ def test_plain_modules_and_what_cannot_be_swapped():
             return x
 
     x = torch.randn(1, 12, 16)
+    hybrid = mhla.replace_attention(
+        Model(*(Plain() for _ in range(4))), layout=mhla.Sequence(block=4), tokens=12, keep=[0, 2]
+    )
+    assert [hasattr(layer, "mixing") for layer in hybrid.layers] == [False, True, False, True]
+    with pytest.raises(ValueError, match="no attention layer 1 of 1"):
+        mhla.replace_attention(Model(Plain()), layout=mhla.Sequence(block=4), tokens=12, keep=[1])
     check(Model(Plain()), lambda m: m(x), 1, layout=mhla.Sequence(block=4), tokens=12)
     other = torch.nn.MultiheadAttention(16, 2)
     with pytest.raises(ValueError, match="layers.0: MultiheadAttention"):
