@@ -2,6 +2,7 @@
 //
 // Arguments: [-f] [@target] [word...]. -f leaves out the backward pass, @AVX2 takes another
 // instruction set; only shapes whose line contains every word are timed (wan, f32, 2t).
+// "forms" alone: both forms over short sequences, and which of them plan() takes.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -165,22 +166,71 @@ class Tensors {
   std::vector<float> mixing_, d_mixing_;
 };
 
+struct Times {
+  double forward, backward;
+};
+
+Times time_plan(const mhla::Plan& plan, int threads, bool backwards, double budget) {
+  Tensors tensors(plan.problem());
+  Bytes memory(std::max(plan.forward_workspace(), plan.backward_workspace()));
+  const mhla::Workspace workspace{memory.data(), memory.size()};
+  Times times{};
+  times.forward = seconds(
+      [&] { mhla::forward(plan, tensors.inputs(), tensors.outputs(), workspace); }, threads,
+      budget);
+  if (!backwards) return times;
+  times.backward = seconds(
+      [&] { mhla::backward(plan, tensors.backward_inputs(), tensors.gradients(), workspace); },
+      threads, budget);
+  return times;
+}
+
+// One thread, 24 heads: microseconds a head, linear and dense, forward and backward.
+void compare_forms(DType dtype, mhla::Mask mask) {
+  std::printf(
+      "%s %s\n   N  block    d |  forward linear   dense  predicted        | backward "
+      "linear   dense | plan\n",
+      mhla::name(dtype), mhla::name(mask));
+  for (const std::int64_t d : {32, 64, 128}) {
+    for (const std::int64_t block : {1, 4, 8, 16, 64}) {
+      for (const std::int64_t n : {16, 64, 128, 256, 512}) {
+        if (block > n || n / block > 256) continue;
+        const Problem p{.heads = 24,
+                        .dk = d,
+                        .dv = d,
+                        .layout = BlockLayout::sequence(n, {.block = {block}}),
+                        .mask = mask,
+                        .dtype = dtype};
+        Times times[2];
+        double predicted[2];
+        for (const int dense : {0, 1}) {
+          const mhla::Plan plan = mhla::plan(
+              p, {.implementation = dense ? "cpu.dense" : "cpu.linear", .threads = 1});
+          times[dense] = time_plan(plan, 1, true, 0.01);
+          for (const auto& candidate : plan.candidates()) {
+            if (candidate.chosen) predicted[dense] = candidate.predicted_seconds;
+          }
+        }
+        const double us = 1e6 / 24;
+        std::printf("%4ld %6ld %4ld | %14.2f %7.2f %8.2f %7.2f | %14.2f %7.2f | %s%s\n",
+                    static_cast<long>(n), static_cast<long>(block), static_cast<long>(d),
+                    times[0].forward * us, times[1].forward * us, predicted[0] * us,
+                    predicted[1] * us, times[0].backward * us, times[1].backward * us,
+                    mhla::plan(p, {.threads = 1}).implementation().c_str(),
+                    (predicted[0] < predicted[1]) == (times[0].forward < times[1].forward)
+                        ? ""
+                        : "  (the slower one)");
+        std::fflush(stdout);
+      }
+    }
+  }
+}
+
 void time_shape(const Shape& shape, DType dtype, int threads, double peak, bool backwards) {
   Problem p = shape.problem;
   p.dtype = dtype;
   const mhla::Plan plan = mhla::plan(p, {.implementation = "cpu.linear", .threads = threads});
-  Tensors tensors(p);
-  Bytes memory(std::max(plan.forward_workspace(), plan.backward_workspace()));
-  const mhla::Workspace workspace{memory.data(), memory.size()};
-  const double forward = seconds(
-      [&] { mhla::forward(plan, tensors.inputs(), tensors.outputs(), workspace); }, threads, 0.3);
-  const double backward = !backwards ? 0
-                                     : seconds(
-                                           [&] {
-                                             mhla::backward(plan, tensors.backward_inputs(),
-                                                            tensors.gradients(), workspace);
-                                           },
-                                           threads, 0.3);
+  const auto [forward, backward] = time_plan(plan, threads, backwards, 0.3);
   const auto print = [&](const char* what, double flops, double s) {
     std::printf("  %s %9.3f ms %6.1f GFLOP/s %3.0f %%", what, s * 1e3, flops / s * 1e-9,
                 100 * flops / s / peak / threads);
@@ -205,6 +255,12 @@ int main(int argc, char** argv) {
   const double peak = mhla::cpu::kernels().peak(0.2);
   std::printf("%s, inner loop %.1f GFLOP/s per core in f32\n", mhla::cpu::kernels().target,
               peak * 1e-9);
+  if (words == std::vector<std::string>{"forms"}) {
+    compare_forms(DType::f32, mhla::Mask::none);
+    compare_forms(DType::f32, mhla::Mask::causal);
+    compare_forms(DType::bf16, mhla::Mask::none);
+    return 0;
+  }
   for (const Shape& shape : shapes()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const int threads : {1, 2}) {

@@ -22,6 +22,11 @@ double tolerance(const Problem& p) {
   return accumulated;
 }
 
+std::vector<const char*> forms(const Problem& p) {
+  if (p.separate_denominator) return {"cpu.linear"};
+  return {"cpu.linear", "cpu.dense"};
+}
+
 class EachTarget : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { cpu::choose_target_for_test(GetParam()); }
@@ -30,10 +35,12 @@ class EachTarget : public testing::TestWithParam<std::string> {
   void expect_agreement(const Problem& p, std::uint64_t seed, int threads = 1) {
     CpuCase c(p, seed);
     c.compute_truth();
-    const auto got = c.run({.implementation = "cpu.linear", .threads = threads});
-    for (const auto& [name, values] : got) {
-      EXPECT_LE(relative_error(values, c.expected(name)), tolerance(p))
-          << name << " of " << p.to_string() << " threads " << threads;
+    for (const char* form : forms(p)) {
+      const auto got = c.run({.implementation = form, .threads = threads});
+      for (const auto& [name, values] : got) {
+        EXPECT_LE(relative_error(values, c.expected(name)), tolerance(p))
+            << name << " of " << p.to_string() << " by " << form << " threads " << threads;
+      }
     }
   }
 };
@@ -199,12 +206,14 @@ TEST_P(EachTarget, DoesNotDependOnTheNumberOfThreads) {
   }
   for (const Problem& p : problems) {
     CpuCase c(p, 600);
-    const auto one = c.run({.implementation = "cpu.linear", .threads = 1});
-    for (const int threads : {1, 2, 3}) {
-      const auto again = c.run({.implementation = "cpu.linear", .threads = threads});
-      for (const auto& [name, values] : one) {
-        EXPECT_EQ(values, again.at(name))
-            << name << " of " << p.to_string() << " with " << threads << " threads";
+    for (const char* form : forms(p)) {
+      const auto one = c.run({.implementation = form, .threads = 1});
+      for (const int threads : {1, 2, 3}) {
+        const auto again = c.run({.implementation = form, .threads = threads});
+        for (const auto& [name, values] : one) {
+          EXPECT_EQ(values, again.at(name)) << name << " of " << p.to_string() << " by " << form
+                                            << " with " << threads << " threads";
+        }
       }
     }
   }
@@ -217,8 +226,30 @@ TEST_P(EachTarget, SharesLargeHeadsAmongThreads) {
   }
 }
 
+// Sides of the crossover that measurements leave no doubt about (docs/kernels/cpu.md).
+TEST(Cpu, TheCheaperFormIsChosen) {
+  const auto chosen = [](std::int64_t tokens, std::int64_t block, std::int64_t d) {
+    return plan({.heads = 4, .dk = d, .dv = d, .layout = L::sequence(tokens, {.block = {block}})})
+        .implementation();
+  };
+  EXPECT_EQ(chosen(64, 4, 64), "cpu.dense");
+  EXPECT_EQ(chosen(256, 4, 64), "cpu.dense");
+  EXPECT_EQ(chosen(256, 16, 64), "cpu.linear");
+  EXPECT_EQ(chosen(1024, 64, 64), "cpu.linear");
+}
+
+TEST(Cpu, TheDenseFormSaysWhatItRefuses) {
+  const auto reason = [](const Problem& p) {
+    return error_of([&] { plan(p, {.implementation = "cpu.dense"}); });
+  };
+  Problem p{.layout = L::sequence(9000, {.block = {100}})};
+  EXPECT_NE(reason(p).find("up to 8192 keys"), std::string::npos);
+  p.layout = L::sequence(64, {.block = {16}}), p.separate_denominator = true;
+  EXPECT_NE(reason(p).find("separate denominators"), std::string::npos);
+}
+
 TEST(Cpu, IsChosenWhereItServes) {
-  const Problem p{.layout = L::sequence(64, {.block = {16}})};
+  const Problem p{.layout = L::sequence(256, {.block = {16}})};
   EXPECT_EQ(plan(p).implementation(), "cpu.linear");
   Problem wide = p;
   wide.dtype = DType::f64;
@@ -234,10 +265,12 @@ TEST(Cpu, AVanishingDenominatorGivesZero) {
   CpuCase c(p, 800);
   for (std::size_t i = 3; i < 6; ++i) c.truth().mixing[i] = 0;
   c.compute_truth();
-  const auto got = c.run({.implementation = "cpu.linear"});
-  for (std::size_t i = 4 * 8; i < 8 * 8; ++i) EXPECT_EQ(got.at("o")[i], 0);
-  for (const auto& [name, values] : got) {
-    EXPECT_LE(relative_error(values, c.expected(name)), tolerance(p)) << name;
+  for (const char* form : forms(p)) {
+    const auto got = c.run({.implementation = form});
+    for (std::size_t i = 4 * 8; i < 8 * 8; ++i) EXPECT_EQ(got.at("o")[i], 0) << form;
+    for (const auto& [name, values] : got) {
+      EXPECT_LE(relative_error(values, c.expected(name)), tolerance(p)) << name << " by " << form;
+    }
   }
 }
 

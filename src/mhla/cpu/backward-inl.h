@@ -24,9 +24,10 @@ inline constexpr Index kMixBytes = 240 * 1024;
 inline constexpr Index kDotTilesAtOnce = 2;  // rows of tiles per piece of work
 
 // kPairs: where nothing divides, so that no gradients of numerator and denominator have to cancel.
-template <class T, bool kPairs>
-class HeadBackward : HeadPass<T, kPairs> {
-  using Base = HeadPass<T, kPairs>;
+// kSumPairs: of summaries, and of d_v, which has no part of the denominator's.
+template <class T, bool kPairs, bool kSumPairs = kPairs>
+class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
+  using Base = HeadPass<T, kPairs, kSumPairs>;
   using Base::f_, Base::g_, Base::head_, Base::p_, Base::s_, Base::slot_, Base::stride_;
 
  public:
@@ -165,10 +166,8 @@ class HeadBackward : HeadPass<T, kPairs> {
     MultiplyRows(&product, 1, count, Panels(p_.dk), nullptr, false,
                  [&](Index r, Index c) HWY_ATTR { return Result(r, c); });
     if (g_.causal) OpenQueries(i, begin, count, begin + count == head_.query_blocks[i].tokens());
-    PackRows(this->QueryRows(count), s_.a);
-    for (Index t = 0; t < count; ++t) {
-      d_den[t] = -s_.factor[t] * RowDot(s_.a, t, Result(t, 0), p_.dk);
-    }
+    MappedDots(this->QueryRows(count), s_.result, g_.dk_padded, d_den);
+    for (Index t = 0; t < count; ++t) d_den[t] *= -s_.factor[t];
   }
 
   // Gradient of z~_i (exact) or of the mixed q . z (shared_position).
@@ -295,7 +294,7 @@ class HeadBackward : HeadPass<T, kPairs> {
         StoreGradient({.vector = d_sum}, this->DenKeys(count), head_.d_k_den);
       }
       if (head_.d_v.data) {
-        PackOperand(this->Keys(count), s_.a2);
+        PackOperand<kSumPairs>(this->Keys(count), s_.a2);
         Ahead ahead = this->Next(head_.key_blocks, head_.mk, b, begin + count);
         ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
         ValueGradient(count, 0, nullptr, &ahead);
@@ -304,13 +303,15 @@ class HeadBackward : HeadPass<T, kPairs> {
   }
 
   // Token rows, and a summary matrix in panels, as operands of a product.
+  template <bool kOfPairs = kPairs>
   void PackOperand(const Source<T>& from, float* to) {
-    if constexpr (kPairs) PackColumnPairs(from, to);
+    if constexpr (kOfPairs) PackColumnPairs(from, to);
     else PackRows(from, to);
   }
+  template <bool kOfPairs = kPairs>
   const float* Operand(const float* matrix, Index rows, Index width) {
-    if (kPairs) PairRows(matrix, rows, width, s_.paired);
-    return kPairs ? s_.paired : matrix;
+    if (kOfPairs) PairRows(matrix, rows, width, s_.paired);
+    return kOfPairs ? s_.paired : matrix;
   }
   const float* Operand(const Stack& stack, Index block) {
     if constexpr (kPairs) PairRows(stack, block, p_.dv, p_.dk, s_.paired);
@@ -328,10 +329,11 @@ class HeadBackward : HeadPass<T, kPairs> {
   // d_v = K dS, plus weight * scores^T G of an open block (G as panels in s_.b3).
   void ValueGradient(Index count, float weight, const float* scores, Ahead* ahead = nullptr) {
     const Panels panels(p_.dv);
-    const Index features = this->Steps(p_.dk);
-    const RowSummand product{s_.a2, features, Operand(s_.matrix, p_.dk, p_.dv), features};
+    const Index features = kSumPairs ? HalfUp(p_.dk) : p_.dk;
+    const RowSummand product{s_.a2, features, Operand<kSumPairs>(s_.matrix, p_.dk, p_.dv),
+                             features};
     const auto write = [&](auto&& out) HWY_ATTR {
-      MultiplyRows<false, kPairs>(&product, 1, count, panels, nullptr, false, out, ahead);
+      MultiplyRows<false, kSumPairs>(&product, 1, count, panels, nullptr, false, out, ahead);
       if (!scores) return;
       float factor[kMaxRows];
       std::fill(factor, factor + kMaxRows, weight);

@@ -1,10 +1,10 @@
-// The SIMD kernels as an entry of the planner.
+// The linear form as an entry of the planner.
 #include <algorithm>
-#include <utility>
 
 #include "mhla/core/cost.h"
 #include "mhla/core/implementation.h"
 #include "mhla/cpu/kernels.h"
+#include "mhla/cpu/planning.h"
 
 namespace mhla {
 namespace {
@@ -13,27 +13,28 @@ using cpu::Index;
 
 // Heads with more memory than this, summaries and tensors, are shared by all threads, which then
 // need one set of summaries in their caches. Others go to single threads: that saves the barriers,
-// and summaries do not travel between cores, which need not have a cache in common.
+// and summaries do not travel between cores, which need not have a cache in common. So do those
+// whose summaries stay in a core's L2, however long their tensors are: these are read once.
 constexpr double kSharedHeadBytes = 24e6;
+constexpr double kOwnSummaryBytes = 1e6;
 
 // Heads per thread between two barriers of the backward pass.
 constexpr Index kHeadsAtOnce = 8;
 
-double head_bytes(const Problem& problem, bool backward) {
+bool is_shared(const Problem& problem, bool backward) {
   cpu::Arena arena(nullptr);
   const cpu::Slot slot(problem, backward, arena);
+  const double summaries = static_cast<double>(arena.bytes());
   const Cost cost = linear_cost(problem);
   const double heads = static_cast<double>(std::max<Index>(cpu::head_count(problem), 1));
   const double tensors = (backward ? cost.backward_bytes : cost.forward_bytes) / heads;
-  return static_cast<double>(arena.bytes()) + tensors;
+  return summaries > kOwnSummaryBytes && summaries + tensors > kSharedHeadBytes;
 }
 
 struct Schedule {
   Schedule(const Problem& problem, int thread_count, bool backward)
       : threads(thread_count), heads(cpu::head_count(problem)), alone(0) {
-    if (threads > 1 && head_bytes(problem, backward) <= kSharedHeadBytes) {
-      alone = heads / threads * threads;
-    }
+    if (threads > 1 && !is_shared(problem, backward)) alone = heads / threads * threads;
     if (threads == 1) alone = heads;
     slots = std::min<Index>(threads, std::max<Index>(alone, 1));
     if (threads > 1) wave = std::clamp<Index>(alone, 1, kHeadsAtOnce * threads);
@@ -68,21 +69,6 @@ Schedule schedule_within(const PlanData& plan, bool backward) {
   return Schedule(plan.problem, threads, backward);
 }
 
-std::optional<std::string> refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cpu) {
-    return "runs on the CPU, the problem is on " + to_string(problem.device);
-  }
-  if (problem.dtype == DType::f64) return "has no f64 kernels";
-  constexpr Index kWidest = 8192;
-  if (std::max(problem.dk, problem.dv) > kWidest) return "serves dk and dv up to 8192";
-  return std::nullopt;
-}
-
-double predict_seconds(const Problem& problem, const PlanOptions& options) {
-  const double rate = cpu::kernels().rate * cpu::thread_count(options.threads);
-  return linear_cost(problem).forward_flops / rate;
-}
-
 std::size_t forward_bytes(const Problem& problem, const PlanOptions& options) {
   return workspace_bytes(problem, cpu::thread_count(options.threads), false);
 }
@@ -91,25 +77,13 @@ std::size_t backward_bytes(const Problem& problem, const PlanOptions& options) {
   return workspace_bytes(problem, cpu::thread_count(options.threads), true);
 }
 
-template <typename Call>
-void run(const Call& call, int threads, void (*kernel)(const Call&, cpu::Team&)) {
-  const std::pair<const Call&, decltype(kernel)> context{call, kernel};
-  cpu::Team::run(
-      threads,
-      [](void* data, cpu::Team& team) {
-        const auto& [shared, function] = *static_cast<decltype(context)*>(data);
-        function(shared, team);
-      },
-      const_cast<void*>(static_cast<const void*>(&context)));
-}
-
 void run_forward(const PlanData& plan, const ForwardInputs& in, const ForwardOutputs& out,
                  const Workspace& workspace, Stream) {
   const Schedule s = schedule_within(plan, false);
   const Memory memory(plan.problem, false, s, workspace.data);
   const cpu::ForwardCall call{plan.problem, in,           out,           s.heads,
                               s.alone,      memory.slots, memory.scratch};
-  run(call, static_cast<int>(s.threads), cpu::kernels().forward);
+  cpu::run(call, static_cast<int>(s.threads), cpu::kernels().forward);
 }
 
 void run_backward(const PlanData& plan, const BackwardInputs& in, const BackwardOutputs& out,
@@ -119,12 +93,12 @@ void run_backward(const PlanData& plan, const BackwardInputs& in, const Backward
   const cpu::BackwardCall call{
       plan.problem,    in,    out, s.heads, s.alone, memory.slots, memory.scratch,
       memory.d_mixing, s.wave};
-  run(call, static_cast<int>(s.threads), cpu::kernels().backward);
+  cpu::run(call, static_cast<int>(s.threads), cpu::kernels().backward);
 }
 
 constexpr Implementation kLinear{.name = "cpu.linear",
-                                 .refuses = refuses,
-                                 .predict_seconds = predict_seconds,
+                                 .refuses = cpu::refuses_any,
+                                 .predict_seconds = cpu::linear_seconds,
                                  .forward_workspace = forward_bytes,
                                  .backward_workspace = backward_bytes,
                                  .forward = run_forward,
@@ -132,6 +106,8 @@ constexpr Implementation kLinear{.name = "cpu.linear",
 
 }  // namespace
 
-std::vector<const Implementation*> cpu_implementations() { return {&kLinear}; }
+std::vector<const Implementation*> cpu_implementations() {
+  return {&kLinear, &cpu::dense_implementation()};
+}
 
 }  // namespace mhla

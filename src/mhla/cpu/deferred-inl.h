@@ -14,8 +14,8 @@ namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
 // d_q and d_q_den of block i, chunk by chunk; d_sum += the denominator's share of dz_i.
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::DeferredQueries(Index i, float* d_sum) {
   const Block& block = head_.query_blocks[i];
   const float* mixed = this->Mixed(i);
   for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
@@ -41,8 +41,8 @@ void HeadBackward<T, kPairs>::DeferredQueries(Index i, float* d_sum) {
 
 // s_.result += m_ii tril(G V^T) K, the product G V^T staying in s_.scores2. Of earlier chunks of
 // the same block, s_.open holds V^T K.
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::OpenQueries(Index i, Index begin, Index count, bool last) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::OpenQueries(Index i, Index begin, Index count, bool last) {
   const float weight = this->Weight(i, i);
   PackRows(this->Values(count), s_.a);
   TransposeRows(s_.a, count, p_.dv, s_.b2);
@@ -71,9 +71,10 @@ void HeadBackward<T, kPairs>::OpenQueries(Index i, Index begin, Index count, boo
 }
 
 // rows[t] += gradient of phi(q_den), whose part of the open block also gives d_m.
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::DenominatorRows(Index i, Index begin, Index count, const float* d_den,
-                                              float* rows, float* d_sum) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::DenominatorRows(Index i, Index begin, Index count,
+                                                         const float* d_den, float* rows,
+                                                         float* d_sum) {
   const Block& block = head_.query_blocks[i];
   const float* own = slot_.d_summaries + i * stride_ + f_.extra;  // shared: by coordinate
   PackRows(this->DenQueries(count), s_.a3);
@@ -102,8 +103,8 @@ void HeadBackward<T, kPairs>::DenominatorRows(Index i, Index begin, Index count,
 
 // d_k and d_v of a causal block: a key is seen by later queries of its own block, so chunks are
 // walked backwards and join d_summary once they are done.
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::CausalKeys(Index b, float* d_summary, const float* d_sum) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::CausalKeys(Index b, float* d_summary, const float* d_sum) {
   const Block& block = head_.key_blocks[b];
   const float weight = this->Weight(b, b);
   const Index chunks = (block.tokens() + g_.tokens - 1) / g_.tokens;
@@ -133,7 +134,7 @@ void HeadBackward<T, kPairs>::CausalKeys(Index b, float* d_summary, const float*
     PackScaled(OutputGradients(count), factor, true, s_.b3);
     if (head_.d_v.data) {
       TransposePanels(d_summary, p_.dv, p_.dk, s_.matrix);
-      if (kPairs) PackOperand(this->Keys(count), s_.a2);
+      if (kSumPairs) PackOperand<kSumPairs>(this->Keys(count), s_.a2);
       ValueGradient(count, weight, s_.scores);
     }
     PackPanels(this->QueryRows(count), s_.b);
@@ -158,9 +159,9 @@ void HeadBackward<T, kPairs>::CausalKeys(Index b, float* d_summary, const float*
 }
 
 // rows[t] += dz_b + weight * (sum of d_den phi(q_den) over the block from t on).
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::OpenKeyRows(Index count, float weight, const float* d_den,
-                                          const float* d_sum, float* rows) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::OpenKeyRows(Index count, float weight, const float* d_den,
+                                                     const float* d_sum, float* rows) {
   float* later = s_.row + 3 * g_.dk_padded;
   PackRows(this->DenQueries(count), s_.a3);
   for (Index t = count - 1; t >= 0; --t) {
@@ -171,30 +172,21 @@ void HeadBackward<T, kPairs>::OpenKeyRows(Index count, float weight, const float
   }
 }
 
-template <class T, bool kPairs>
+template <class T, bool kPairs, bool kSumPairs = kPairs>
 void BackwardHeads(const BackwardCall& call, Team& team) {
   const Problem& p = call.problem;
   const Index share = p.layout.mixing_size() * p.keys().mixing_size();
-  const auto head_at = [&](Index at) HWY_ATTR { return backward_head(p, call.in, call.out, at); };
   const auto run = [&](Index at, Index place, int slot_number, Team& workers) HWY_ATTR {
-    const Head head = head_at(at);
+    const Head head = backward_head(p, call.in, call.out, at);
     Slot slot = call.slots[static_cast<std::size_t>(slot_number)];
     slot.d_mixing = call.d_mixing + place * share;
-    HeadBackward<T, kPairs>(p, head, slot, call.scratch[static_cast<std::size_t>(team.rank())])
+    HeadBackward<T, kPairs, kSumPairs>(p, head, slot,
+                                       call.scratch[static_cast<std::size_t>(team.rank())])
         .Run(workers);
   };
-  // Always in the order of heads, so that the sum does not depend on the number of threads.
-  const auto add_shares = [&](Index first, Index count) HWY_ATTR {
-    if (!call.out.d_mixing.defined()) return;
-    team.each(p.layout.mixing_size(), [&](Index i) HWY_ATTR {
-      for (Index at = first; at < first + count; ++at) {
-        const Head head = head_at(at);
-        if (i >= head.mq) continue;
-        const float* from = call.d_mixing + (at - first) * share + i * head.mk;
-        float* to = head.d_mixing + i * head.d_mixing_stride;
-        for (Index b = 0; b < head.mk; ++b) to[b] += from[b];
-      }
-    });
+  const auto add = [&](Index first, Index count) HWY_ATTR {
+    team.each(p.layout.mixing_size(),
+              [&](Index i) HWY_ATTR { add_shares(p, call.out, call.d_mixing, first, count, i); });
   };
   team.each(1, [&](Index) HWY_ATTR { clear_mixing(call.out.d_mixing); });
   for (Index first = 0; first < call.alone; first += call.wave) {
@@ -203,11 +195,11 @@ void BackwardHeads(const BackwardCall& call, Team& team) {
       Team alone;
       run(first + i, i, team.rank(), alone);
     });
-    add_shares(first, count);
+    add(first, count);
   }
   for (Index at = call.alone; at < call.heads; ++at) {
     run(at, 0, 0, team);
-    add_shares(at, 1);
+    add(at, 1);
   }
 }
 

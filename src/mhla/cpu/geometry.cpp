@@ -104,11 +104,6 @@ Head backward_head(const Problem& problem, const BackwardInputs& in, const Backw
   head.d_o = rows(in.d_o);
   head.d_q = rows(out.d_q), head.d_k = rows(out.d_k), head.d_v = rows(out.d_v);
   head.d_q_den = rows(out.d_q_den), head.d_k_den = rows(out.d_k_den);
-  if (const TensorView& view = out.d_mixing; view.defined()) {
-    head.d_mixing = static_cast<float*>(view.data) +
-                    (view.rank == 3 ? p.head * view.strides[0] : 0);
-    head.d_mixing_stride = view.strides[static_cast<std::size_t>(view.rank - 2)];
-  }
   return head;
 }
 
@@ -122,6 +117,24 @@ void clear_mixing(const TensorView& d_mixing) {
                    i * d_mixing.strides[row_axis];
       std::fill(row, row + d_mixing.shape[row_axis + 1], 0.0f);
     }
+  }
+}
+
+void add_shares(const Problem& problem, const BackwardOutputs& out, const float* shares,
+                Index first, Index count, Index i) {
+  const TensorView& view = out.d_mixing;
+  if (!view.defined()) return;
+  const Index share = problem.layout.mixing_size() * problem.keys().mixing_size();
+  const Index stride = view.strides[static_cast<std::size_t>(view.rank - 2)];
+  for (Index at = first; at < first + count; ++at) {
+    const Place p = place(problem, at);
+    const std::size_t sequence = static_cast<std::size_t>(p.sequence);
+    const Index mk = problem.keys().sequences()[sequence].blocks;
+    if (i >= problem.layout.sequences()[sequence].blocks) continue;
+    const float* from = shares + (at - first) * share + i * mk;
+    float* to = static_cast<float*>(view.data) + i * stride +
+                (view.rank == 3 ? p.head * view.strides[0] : 0);
+    for (Index b = 0; b < mk; ++b) to[b] += from[b];
   }
 }
 

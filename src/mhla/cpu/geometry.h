@@ -47,6 +47,12 @@ struct Flat {
 
 struct Geometry {
   Geometry(const Problem& problem, Index lanes);
+  // Position of a block's token in the largest block's raster.
+  Index coordinate(const Block& block, Index position) const {
+    const Index x = position % block.extent[2], y = position / block.extent[2] % block.extent[1];
+    const Index a = position / block.extent[2] / block.extent[1];
+    return (a * box[1] + y) * box[2] + x;
+  }
 
   Index tokens;  // packed at once, at most kTokens
   Index dk_chunks, dv_chunks;
@@ -60,6 +66,14 @@ struct Geometry {
 // Backward, nothing divides: gradients of S~ are known before S~, so that one pass mixes both, each
 // in place.
 constexpr bool mixes_late(const Geometry& g) { return g.masked && !g.normalized; }
+
+// scale / denominator from the raw sum; a vanishing denominator gives 0.
+inline float factor_of(const Problem& problem, float sum) {
+  const float scale = static_cast<float>(problem.scale);
+  if (problem.normalizer == Normalizer::none) return scale;
+  const float denominator = scale * sum + static_cast<float>(problem.denominator_eps());
+  return denominator == 0 ? 0.0f : scale / denominator;
+}
 
 // One (batch, head, sequence): where its rows are.
 struct Rows {
@@ -75,8 +89,6 @@ struct Head {
   Rows d_q, d_k, d_v, d_q_den, d_k_den;
   const float* mixing;
   Index mixing_stride;
-  float* d_mixing;  // where this head's share is added; null: not asked for
-  Index d_mixing_stride;
 };
 
 // Number of (batch, head, sequence) and how to reach one.
@@ -86,6 +98,10 @@ Head forward_head(const Problem& problem, const ForwardInputs& in, const Forward
 Head backward_head(const Problem& problem, const BackwardInputs& in, const BackwardOutputs& out,
                    Index at);
 void clear_mixing(const TensorView& d_mixing);  // nothing when it was not asked for
+// Row i of the gradients of d_mixing that heads first, first + 1, ... have left in `shares`, always
+// in the order of heads, so that the sum does not depend on the number of threads.
+void add_shares(const Problem& problem, const BackwardOutputs& out, const float* shares,
+                Index first, Index count, Index i);
 
 // Blocks follow each other at a distance that is no multiple of a large power of two, which would
 // put them all into the same sets of the caches.

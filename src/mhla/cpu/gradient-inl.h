@@ -55,7 +55,8 @@ void PackScaledPairs(const Source<T>& from, const float* factor, float* to) {
 }
 
 // Summary `block` of a stack, a panel matrix [rows, width], with neighbouring rows paired.
-HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, Index width, float* to) {
+inline HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, Index width,
+                                  float* to) {
   const Panels panels(width);
   for (Index j = 0; j < panels.count; ++j) {
     const Index step = panels.width(j), first = panels.offset(j, rows);
@@ -70,8 +71,8 @@ HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, Index wi
   }
 }
 // The same transposed: panels [width, rows], neighbouring columns of the summary paired.
-HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index rows, Index width,
-                                 float* to) {
+inline HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index rows, Index width,
+                                        float* to) {
   const hn::Rebind<std::uint16_t, DF> d16;
   const Panels source(width), target(rows);
   const Index pairs = HalfUp(width);
@@ -112,6 +113,30 @@ HWY_INLINE VF TimesSlope(VF grad, VF x, VF low) {
   } else {
     return hn::IfThenElseZero(hn::Gt(x, low), grad);  // low is 0, or -inf for the identity
   }
+}
+
+// dots[t] = <phi(row t), with[t]>.
+template <class T, bool kElu>
+void MappedDots(const Source<T>& x, const float* with, Index stride, float* dots) {
+  const DF d;
+  const VF low = hn::Set(d, x.map.low), shift = hn::Set(d, x.map.shift);
+  for (Index t = 0; t < x.count; ++t) {
+    const T* row = x.row(t);
+    VF dot = hn::Zero(d);
+    for (Index c = 0; c < x.width; c += kLanes) {
+      const Index left = x.width - c;
+      const VF value = Apply<kElu>(left < kLanes ? LoadFirst(row + c, left) : Load(row + c), low,
+                                   shift);
+      // Behind the end a map need not be zero, but the other operand is.
+      dot = hn::MulAdd(value, Load(with + t * stride + c), dot);
+    }
+    dots[t] = hn::GetLane(hn::SumOfLanes(d, dot));
+  }
+}
+template <class T>
+void MappedDots(const Source<T>& x, const float* with, Index stride, float* dots) {
+  if (x.map.elu) MappedDots<T, true>(x, with, stride, dots);
+  else MappedDots<T, false>(x, with, stride, dots);
 }
 
 // Writes the gradient of the unmapped rows x.

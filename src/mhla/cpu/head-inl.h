@@ -51,7 +51,8 @@ HWY_INLINE void Copy(const float* x, float* y, Index count) { std::copy(x, x + c
 
 // `transposed`: summaries are V^T K instead of K^T V, which is what gradients need. kPairs:
 // operands of the products over tokens and features are pairs of bf16; mixing stays in f32.
-template <class T, bool kPairs>
+// kSumPairs: those of summaries are.
+template <class T, bool kPairs, bool kSumPairs = kPairs>
 class HeadPass {
  public:
   HeadPass(const Problem& problem, const Head& head, const Slot& slot, const Scratch& scratch,
@@ -119,13 +120,7 @@ class HeadPass {
   Source<T> DenQueries(Index count) const { return {head_.q_den, s_.at, count, p_.dk, map_}; }
   Source<T> DenKeys(Index count) const { return {head_.k_den, s_.at, count, p_.dk, map_}; }
 
-  // scale / denominator from the raw sum; a vanishing denominator gives 0.
-  float Factor(float sum) const {
-    const float scale = static_cast<float>(p_.scale);
-    if (!g_.normalized) return scale;
-    const float denominator = scale * sum + static_cast<float>(p_.denominator_eps());
-    return denominator == 0 ? 0.0f : scale / denominator;
-  }
+  float Factor(float sum) const { return factor_of(p_, sum); }
 
   // The tokens this thread will probably take after position `end` of block `at`.
   Ahead Next(const Block* blocks, Index block_count, Index at, Index end) const {
@@ -151,8 +146,8 @@ class HeadPass {
       PackSummands(count, g_.normalized && !own_sums ? sum : nullptr);
       Ahead ahead = Next(head_.key_blocks, head_.mk, b, begin + count);
       ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
-      MultiplyTransposed<false, kPairs>(s_.a, f_.rows, Steps(count), s_.b, Panels(f_.width),
-                                        nullptr, begin > 0, to, &ahead);
+      MultiplyTransposed<false, kSumPairs>(s_.a, f_.rows, kSumPairs ? HalfUp(count) : count, s_.b,
+                                           Panels(f_.width), nullptr, begin > 0, to, &ahead);
     }
     ClearExtra(stack, b);
     if (g_.shared) return OwnDenominators(stack, b, sum);
@@ -176,7 +171,7 @@ class HeadPass {
   void PackSummands(Index count, float* sums) {
     const Source<T> rows = transposed_ ? Values(count) : Keys(count);
     const Source<T> panels = transposed_ ? Keys(count) : Values(count);
-    if constexpr (kPairs) {
+    if constexpr (kSumPairs) {
       PackRowPairs(rows, false, s_.a, transposed_ ? nullptr : sums);
       PackRowPairs(panels, true, s_.b, transposed_ ? sums : nullptr);
     } else {
@@ -199,11 +194,8 @@ class HeadPass {
     }
   }
 
-  // Position of a block's token in the largest block's raster.
   Index Coordinate(const Block& block, Index position) const {
-    const Index x = position % block.extent[2], y = position / block.extent[2] % block.extent[1];
-    const Index a = position / block.extent[2] / block.extent[1];
-    return (a * g_.box[1] + y) * g_.box[2] + x;
+    return g_.coordinate(block, position);
   }
 
   // Unscaled denominators of the tokens listed in s_.at, from Mixed(i). True when it leaves phi(q)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mhla/cpu/dense.h"
 #include "mhla/cpu/geometry.h"
 #include "mhla/cpu/team.h"
 
@@ -36,6 +37,8 @@ struct Kernels {
   const char* target;                                    // instruction set, as Highway names it
   void (*forward)(const ForwardCall& call, Team& team);  // called by every thread of the team
   void (*backward)(const BackwardCall& call, Team& team);
+  void (*dense_forward)(const DenseForwardCall& call, Team& team);
+  void (*dense_backward)(const DenseBackwardCall& call, Team& team);
   double (*peak)(double seconds);  // flop/s of the inner loop on one core, measured for that long
   double rate;  // flop/s of a forward pass on one core of Zen 4, measured (docs/kernels/cpu.md)
 };

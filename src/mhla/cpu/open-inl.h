@@ -49,8 +49,8 @@ HWY_INLINE void ScaleLower(float* rows, Index count, float factor) {
   }
 }
 
-template <class T, bool kPairs>
-void HeadBackward<T, kPairs>::OpenBlock(Index b) {
+template <class T, bool kPairs, bool kSumPairs>
+void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
   const Block& block = head_.key_blocks[b];
   const Index count = block.tokens(), tokens = this->Steps(count);
   const Index keys = this->Steps(p_.dk), values = this->Steps(p_.dv);

@@ -113,7 +113,7 @@ inline void PackColumnPairs(const Source<BFloat16>& from, float* to, const Also&
 }
 
 // A panel matrix [rows, width] with neighbouring rows paired.
-HWY_NOINLINE void PairRows(const float* from, Index rows, Index width, float* to) {
+inline HWY_NOINLINE void PairRows(const float* from, Index rows, Index width, float* to) {
   const Panels panels(width);
   const Index pairs = HalfUp(rows);
   for (Index j = 0; j < panels.count; ++j) {

@@ -53,7 +53,7 @@ struct SummaryPlace {
 };
 
 // Panels p0..p1 of one block, one behind the other.
-HWY_NOINLINE void Gather(const Stack& stack, Index block, Index p0, Index p1, float* to) {
+inline HWY_NOINLINE void Gather(const Stack& stack, Index block, Index p0, Index p1, float* to) {
   const DF d;
   for (Index p = p0; p < p1;) {
     const float* from = stack.panel(p, block);

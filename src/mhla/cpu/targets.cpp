@@ -21,6 +21,13 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
+// dense_targets.cpp
+void DenseForwardAny(const DenseForwardCall& call, Team& team);
+void DenseBackwardAny(const DenseBackwardCall& call, Team& team);
+#if MHLA_CPU_PAIRS
+void DenseForwardPairs(const DenseForwardCall& call, Team& team);
+#endif
+
 template <bool kPairs>
 void Forward(const ForwardCall& call, Team& team) {
   switch (call.problem.dtype) {
@@ -35,7 +42,7 @@ void Backward(const BackwardCall& call, Team& team) {
   const bool divides = call.problem.normalizer != Normalizer::none;
   switch (call.problem.dtype) {
     case DType::bf16:
-      return divides ? BackwardHeads<BFloat16, false>(call, team)
+      return divides ? BackwardHeads<BFloat16, false, kPairs>(call, team)
                      : BackwardHeads<BFloat16, kPairs>(call, team);
     case DType::f16: return BackwardHeads<Float16, false>(call, team);
     default: return BackwardHeads<float, false>(call, team);
@@ -64,9 +71,11 @@ double Peak(double seconds) {
   return best;
 }
 
-inline constexpr Kernels kKernels{"", Forward<false>, Backward<false>, Peak, 0};
+inline constexpr Kernels kKernels{
+    "", Forward<false>, Backward<false>, DenseForwardAny, DenseBackwardAny, Peak, 0};
 #if MHLA_CPU_PAIRS
-inline constexpr Kernels kPairKernels{"", Forward<true>, Backward<true>, Peak, 0};
+inline constexpr Kernels kPairKernels{
+    "", Forward<true>, Backward<true>, DenseForwardPairs, DenseBackwardAny, Peak, 0};
 #endif
 #if MHLA_CPU_AMX
 void AmxForward(const ForwardCall& call, Team& team) {
@@ -79,7 +88,13 @@ void AmxBackward(const BackwardCall& call, Team& team) {
   Backward<true>(call, team);
   ReleaseRegisters();
 }
-inline constexpr Kernels kAmxKernels{"", AmxForward, AmxBackward, Peak, 0};
+void AmxDenseForward(const DenseForwardCall& call, Team& team) {
+  amx.on = true;
+  DenseForwardPairs(call, team);
+  ReleaseRegisters();
+}
+inline constexpr Kernels kAmxKernels{
+    "", AmxForward, AmxBackward, AmxDenseForward, DenseBackwardAny, Peak, 0};
 #endif
 
 }  // namespace HWY_NAMESPACE
