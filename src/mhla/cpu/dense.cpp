@@ -34,7 +34,8 @@ DenseRoom::DenseRoom(const Problem& problem, bool backward, Arena& arena) {
   query_at = arena.indices(nq), key_at = arena.indices(nk);
   query_block = arena.indices(nq);
   query_begin = arena.indices(g.mq + 1), key_begin = arena.indices(g.mk + 1);
-  rows = arena.floats(row_major(kTokens, std::max(problem.dk, problem.dv)));
+  rows = arena.floats(
+      row_major(std::min(kTokens, std::max(nq, nk)), std::max(problem.dk, problem.dv)));
   q = arena.floats(row_major(rows_at_once, problem.dk));
   keys_t = arena.floats(problem.dk * columns);
   values = optional(!backward, (nk + 1) * g.dv_padded);

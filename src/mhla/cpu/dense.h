@@ -24,7 +24,7 @@ struct DenseRoom {
   Index* query_block;  // of each query [Nq]
   Index* query_begin;  // first query of each block [Mq + 1]
   Index* key_begin;    // [Mk + 1]
-  float* rows;         // tokens on their way to panels, row-major [kTokens, dk or dv]
+  float* rows;         // tokens on their way to panels, row-major [up to kTokens, dk or dv]
   float* q;            // row-major [rows, dk]
   float* keys_t;       // panels [dk, Nk]
   float* values;       // forward: panels [Nk, dv]
