@@ -151,6 +151,37 @@ def short_sequences():
     ] + [Case(grid((14, 14), block=(4, 4)), dk=d, dtype=F16, heads=3) for d in (32, 72, 96)]
 
 
+def tiles():
+    """Boxes that the Hopper kernels of cuda.linear cut into slices: several slices a tile and tiles
+    without all of them, blocks short at the end of every axis, batch entries behind the last axis,
+    and tensors or layouts that the copy engine cannot address."""
+    video, picture = grid((14, 12, 10), block=(7, 6, 5)), grid((32, 48), block=(16, 16))
+    short_video, short_picture = grid((9, 13, 12), block=(7, 6, 5)), grid((40, 41), block=(16, 16))
+    return [
+        Case(video, dk=128, strides="fused", heads=3),
+        Case(video, dk=128, batch=13, heads=4, strides="fused"),
+        Case(video, dk=64, heads=3, normalizer="none", scale=0.125),
+        Case(short_video, dk=128, batch=1, heads=3, strides="fused"),
+        Case(short_video, dk=64, batch=1, heads=2, feature_map="elu1"),
+        Case(short_video, dk=128),
+        Case(picture, dk=64, batch=3, heads=5, strides="fused"),
+        Case(picture, dk=128, strides="heads_first", feature_map="relu"),
+        Case(picture, dk=128, strides="misaligned"),
+        Case(picture, dk=64, mask="block_causal", eps=0.5, scale=0.25),
+        Case(short_picture, dk=64, batch=3, heads=3, strides="fused"),
+        Case(short_picture, dk=128, batch=2, feature_map="elu1", per_head=True),
+        Case(short_picture, dk=128, normalizer="none", feature_map="identity"),
+        Case(grid((80, 96), block=(16, 16)), dk=64, batch=19, heads=3),
+        Case(grid((20, 33), block=(5, 11)), dk=128, heads=3),  # a slice of 55 rows
+        Case(grid((34, 40), block=(17, 20)), dk=64, heads=3),  # three lines of 20 a tile
+        Case(sequence(1000, block=64), dk=128, heads=3),
+        Case(sequence(700, block=250), dk=64, feature_map="identity"),
+        Case(sequence(630, block=210), dk=128, layout_k=picture, heads=3),
+        Case(grid((21, 30, 50), blocks=(3, 5, 10)), batch=1, heads=2, dk=128, strides="fused"),
+        Case(grid((256, 256), block=(16, 16)), batch=1, heads=1, dk=64, strides="fused"),
+    ]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -162,13 +193,16 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads() + boxes() + short_sequences())
+             whole_heads() + boxes() + short_sequences() + tiles())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
     Case(grid((16, 16), block=(4, 4)), batch=16, heads=6, normalizer="shared_position"),
     Case(grid((32, 32), block=(8, 8)), batch=16, heads=6),
     Case(grid((56, 56), block=(8, 8)), batch=16, heads=6, dk=32),
+    Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
+    Case(grid((80, 96), block=(16, 16)), batch=19, heads=3, dk=64),
+    Case(grid((14, 12, 10), block=(7, 6, 5)), batch=40, heads=4, dk=128, strides="fused"),
     # Many heads a thread block: buffers that are freed too early show here, and hardly elsewhere.
     Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=72, strides="fused"),
 ]

@@ -36,6 +36,8 @@ struct Implementation {
                    const BackwardOutputs& outputs, const Workspace& workspace, Stream stream);
   // Optional work done once per plan; the result lives as long as the plan.
   std::shared_ptr<const void> (*prepare)(const Problem& problem) = nullptr;
+  // Optional: which of its kernels serve the problem, for Plan::explain.
+  std::string (*kernels)(const Problem& problem) = nullptr;
 };
 
 // Each backend lists what was compiled in; an absent backend is a stub file with an empty list.

@@ -125,7 +125,9 @@ std::string Plan::explain() const {
   out += "\nbackward   " + text("%.4g GFLOP, ", cost().backward_flops * 1e-9) +
          text("%.4g MB", cost().backward_bytes * 1e-6) + " at least, workspace " +
          text("%.4g MB", static_cast<double>(backward_workspace()) * 1e-6);
-  out += "\nchosen     " + implementation() + "\n";
+  out += "\nchosen     " + implementation();
+  if (data_->implementation->kernels) out += ": " + data_->implementation->kernels(p);
+  out += "\n";
   for (const Candidate& candidate : candidates()) {
     out += std::string(candidate.chosen ? "  * " : "    ") + candidate.implementation + ": " +
            candidate.reason;

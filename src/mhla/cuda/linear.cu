@@ -25,7 +25,8 @@ class Call {
         at_(linear_workspace(problem_, plan_, backward)),
         overlap_(static_cast<const Prepared*>(data.prepared.get())->overlap),
         base_(static_cast<unsigned char*>(workspace.data)),
-        stream_(stream) {
+        stream_(stream),
+        tiles_(problem_, plan_.tiles, plan_.entries, plan_.normalized) {
     args_.all_heads = static_cast<int>(problem_.heads);
     args_.dk = static_cast<int>(problem_.dk);
     args_.dv = static_cast<int>(problem_.dv);
@@ -69,6 +70,10 @@ class Call {
   }
 
   LinearArgs& args() { return args_; }
+  // The Hopper kernels work on these tensors if they can.
+  void try_tiles(const auto& inputs, const auto& outputs) {
+    use_tiles_ = tiles_.take(inputs, outputs);
+  }
 
   void prepare_weights(const TensorView& mixing) {
     const int rank = mixing.rank;
@@ -110,6 +115,10 @@ class Call {
 
   // S, z, S~ and z~ of a group; denominators where they have kernels of their own.
   void summarize() {
+    if (use_tiles_) {
+      tiles_.summaries(tile_group(), at(at_.summaries), stream_);
+      return mix(false, at_.summaries, at_.mixed);
+    }
     LinearArgs args = args_;
     if (plan_.separate) args.z = nullptr;
     by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
@@ -125,6 +134,7 @@ class Call {
   }
 
   void read_out() {
+    if (use_tiles_) return tiles_.readout(tile_group(), at(at_.mixed), stream_);
     if (plan_.whole_blocks) {
       return by_block(plan_.kernels->packed_readout_block, args_, plan_.q_blocks, 1);
     }
@@ -135,6 +145,12 @@ class Call {
   }
 
   void go_back(bool weights) {
+    if (use_tiles_) {
+      tiles_.backward_q(tile_group(), at(at_.mixed), at(at_.d_mixed), stream_);
+      if (weights) weight_gradient();
+      mix(true, at_.d_mixed, at_.mixed);
+      return tiles_.backward_kv(tile_group(), at(at_.mixed), stream_);
+    }
     const LinearKernels& kernels = *plan_.kernels;
     if (plan_.whole_blocks) {  // dS~ is a summary of queries and d_o
       LinearArgs args = args_;
@@ -213,6 +229,12 @@ class Call {
   void* at(std::size_t offset) const { return base_ + offset; }
   float* floats(std::size_t offset) const { return reinterpret_cast<float*>(base_ + offset); }
   std::int64_t pairs() const { return batch_ * args_.heads; }
+  sm90::TileGroup tile_group() const {
+    return {.batch_first = args_.batch_first,
+            .batch = static_cast<int>(batch_),
+            .head_first = args_.head_first,
+            .heads = args_.heads};
+  }
   std::int64_t partial_stride() const {
     return static_cast<std::int64_t>(plan_.matrices) * plan_.gradient_rows * plan_.gradient_cols;
   }
@@ -249,11 +271,26 @@ class Call {
     args.task_count = transposed ? plan_.mix_transposed_tasks : plan_.mix_tasks;
     args.slabs_per_block = transposed ? plan_.mix_transposed_slabs : plan_.mix_slabs;
     const std::int64_t slabs = (plan_.entries + kernel.columns - 1) / kernel.columns;
+    if (plan_.slabs.kernels != nullptr) return mix_slabs(transposed, in, out);
     if (plan_.resident != nullptr) return mix_resident(transposed, args);
     start(kernel.entry,
           {.x = pairs() * ((slabs + args.slabs_per_block - 1) / args.slabs_per_block) *
                 args.task_count},
           kMixThreadsOfKernels, kernel.bytes, stream_, args);
+  }
+  void mix_slabs(bool transposed, std::size_t in, std::size_t out) {
+    sm90::mix_slabs(plan_.slabs,
+                    {.transposed = transposed,
+                     .weights = at(at_.weights),
+                     .rows = plan_.rows_padded,
+                     .columns = plan_.cols_padded,
+                     .in = at(in),
+                     .out = at(out),
+                     .in_blocks = transposed ? plan_.q_blocks : plan_.k_blocks,
+                     .out_blocks = transposed ? plan_.k_blocks : plan_.q_blocks,
+                     .entries = plan_.entries,
+                     .pairs = pairs()},
+                    stream_);
   }
   void mix_resident(bool transposed, MixArgs args) {
     const MixKernel& kernel = transposed ? plan_.resident->mix_transposed : plan_.resident->mix;
@@ -321,6 +358,8 @@ class Call {
   unsigned char* base_;
   Stream stream_;
   LinearArgs args_{};
+  sm90::TileCall tiles_;
+  bool use_tiles_ = false;
   std::int64_t group_ = 0, batch_group_ = 0, batch_ = 0;
 };
 
@@ -391,6 +430,8 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   }
   allow_shared(reinterpret_cast<const void*>(plan.weight_gradient->entry),
                plan.weight_gradient->bytes);
+  sm90::allow_tiles(plan.tiles);
+  sm90::allow_slabs(plan.slabs);
   return prepared;
 }
 
@@ -406,6 +447,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const bool separate = data.problem.separate_denominator;
   args.q_den = separate ? row_tensor(inputs.q_den) : args.q;
   args.k_den = separate ? row_tensor(inputs.k_den) : args.k;
+  call.try_tiles(inputs, outputs);
   call.prepare_weights(inputs.mixing);
   call.for_each_group([&] {
     call.summarize();
@@ -432,12 +474,28 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
   args.d_q_den = row_tensor(outputs.d_q_den);
   args.d_k_den = row_tensor(outputs.d_k_den);
   const bool weights = outputs.d_mixing.defined();
+  call.try_tiles(inputs, outputs);
   call.prepare_weights(inputs.mixing);
   call.for_each_group([&] {
     call.summarize();
     call.go_back(weights);
   });
   if (weights) call.reduce_weights(outputs.d_mixing);
+}
+
+std::string kernels(const Problem& problem) {
+  const LinearPlan plan = linear_plan(problem);
+  std::string text = plan.tiles.kernels != nullptr
+                         ? "tiles of Hopper's copy engine where tensors allow (tile_*)"
+                     : plan.whole_blocks  ? "whole causal blocks (packed_*_block)"
+                     : plan.packed_causal ? "causal blocks of one tile (packed_*_causal)"
+                     : problem.dtype == DType::bf16 && plan.packed_backward
+                         ? "groups of warps (packed_*)"
+                         : "generic tiles";
+  text += plan.slabs.kernels != nullptr ? ", mixing in slabs of Hopper's copy engine (mix_slabs)"
+          : plan.resident != nullptr    ? ", mixing with resident weights (mix_resident)"
+                                        : ", mixing (mix)";
+  return text;
 }
 
 constexpr Implementation kLinear{.name = "cuda.linear",
@@ -447,7 +505,8 @@ constexpr Implementation kLinear{.name = "cuda.linear",
                                  .backward_workspace = backward_workspace,
                                  .forward = forward,
                                  .backward = backward,
-                                 .prepare = prepare};
+                                 .prepare = prepare,
+                                 .kernels = kernels};
 
 }  // namespace
 

@@ -169,8 +169,12 @@ LinearPlan linear_plan(const Problem& problem) {
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
   const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
   plan.row_tiles = static_cast<int>((longest + plan.kernels->rows - 1) / plan.kernels->rows);
+  if (packed && !plan.given) plan.tiles = sm90::tile_plan(problem);
 
   plan.resident = resident_for(problem, plan);
+  if (plan.resident != nullptr) {
+    plan.slabs = sm90::slab_plan(problem.device.index, std::max(plan.q_blocks, plan.k_blocks));
+  }
   plan.mix = &mix_for(plan.types->mix, plan.rows);
   plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
   const auto tasks = mix_tasks(q, k, plan.mix->rows, problem.mask, false);

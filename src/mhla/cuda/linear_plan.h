@@ -8,6 +8,7 @@
 #include "mhla/core/implementation.h"
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm80/linear_kernels.h"
+#include "mhla/cuda/sm90/linear_launch.h"
 
 namespace mhla::cuda {
 
@@ -42,6 +43,8 @@ struct LinearPlan {
   bool whole_blocks = false;     // and no normaliser: the kernels for a whole block
   bool sums_inside = false;      // key sums are entries of the summaries
   int row_tiles = 1;             // of the longest block
+  sm90::TilePlan tiles = {};     // the kernels for Hopper, when there are
+  sm90::SlabPlan slabs = {};     // those instead of resident ones
 
   // Pairs are worked on in groups, which bounds the workspace.
   int group_batch = 1, group_heads = 1;

@@ -13,6 +13,8 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                             CUtensorMapFloatOOBfill);
 
+constexpr std::int64_t kMostElements = std::int64_t{1} << 38;  // the engine counts 2^40 bytes
+
 Encode find_encode() {
   constexpr unsigned kSince = 12000;  // CUDA version that brought the function
   void* found = nullptr;
@@ -42,8 +44,7 @@ bool make_tensor_map(CUtensorMap& map, const TensorView& view, int columns, int 
     if (i == 0) continue;
     // The stride of a dimension of one is never used, but has to be a valid one.
     const std::int64_t stride = extent == 1 ? 8 : view.strides[kAxis[i]];
-    constexpr std::int64_t kMost = std::int64_t{1} << 38;  // elements; the engine counts 2^40 bytes
-    if (stride <= 0 || stride % 8 != 0 || stride >= kMost) return false;
+    if (stride <= 0 || stride % 8 != 0 || stride >= kMostElements) return false;
     strides[i - 1] = static_cast<cuuint64_t>(stride) * 2;
   }
   const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(tokens), 1,
@@ -55,6 +56,27 @@ bool make_tensor_map(CUtensorMap& map, const TensorView& view, int columns, int 
   return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, view.data, extents, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool make_slice_map(CUtensorMap& map, const SliceTensor& tensor) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr || reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) return false;
+  cuuint64_t extents[5], strides[4];
+  cuuint32_t box[5];
+  for (int i = 0; i < 5; ++i) {
+    if (tensor.extents[i] < 1) return false;
+    extents[i] = static_cast<cuuint64_t>(tensor.extents[i]);
+    box[i] = static_cast<cuuint32_t>(tensor.box[i]);
+    if (i == 0) continue;
+    const std::int64_t stride = tensor.extents[i] == 1 ? 8 : tensor.strides[i - 1];
+    if (stride <= 0 || stride % 8 != 0 || stride >= kMostElements) return false;
+    strides[i - 1] = static_cast<cuuint64_t>(stride) * 2;
+  }
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, tensor.data, extents, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) ==
+         CUDA_SUCCESS;
 }
 
 }  // namespace mhla::cuda::sm90

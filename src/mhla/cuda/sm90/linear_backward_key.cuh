@@ -1,0 +1,104 @@
+// The backward over keys on Hopper: d_v = phi(k) dS, d_k = (v dS^T + dz) phi'(k), a tile at a time.
+#pragma once
+
+#include "mhla/cuda/sm90/linear_tile.cuh"
+
+namespace mhla::cuda::sm90 {
+
+// Warpgroups take turns with the tiles; gradients leave from where k and v were.
+template <int D>
+struct BackwardKeyMemory : TileMemory<D, D == 128 ? 2 : 3, 2, D == 128 ? 4 : 10, 2, 0, 128> {
+  using Base = TileMemory<D, D == 128 ? 2 : 3, 2, D == 128 ? 4 : 10, 2, 0, 128>;
+  using Base::Base;
+  static constexpr int kThreadBlocks = 1;
+  static constexpr int kRegisters = D == 128 ? 232 : 152, kMoverRegisters = D == 128 ? 40 : 56;
+};
+
+template <int D>
+__global__ void __launch_bounds__(BackwardKeyMemory<D>::kThreads,
+                                  BackwardKeyMemory<D>::kThreadBlocks)
+    tile_backward_kv(const __grid_constant__ TileArgs args) {
+  using M = BackwardKeyMemory<D>;
+  constexpr int kSteps = D / 16;
+  extern __shared__ __align__(16) byte shared[];
+  const M memory(shared);
+  memory.start({.ready = 4, .slot_empty = 4 * M::kGroups});
+  ptx::begin_after_previous();
+  if (threadIdx.x / 128 == M::kGroups) {
+    give_registers<M::kMoverRegisters>();
+    if (threadIdx.x % 128 / 32 == 0) keep_loading<M, true, false>(args, memory);
+    if (threadIdx.x % 128 == 32) keep_storing<M, 2, false>(args, memory);
+    return;
+  }
+  take_registers<M::kRegisters>();
+
+  const Seat64 seat;
+  const PackedMap map(args.map);
+  const TileLayout& layout = args.layout;
+  Turn stage, slot;
+  int whose = 0;  // the group whose turn it is
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const std::uint32_t summary = memory.slot(slot.index);
+    barrier_wait(memory.slot_full(slot.index), slot.parity);
+#pragma unroll 1
+    for (int t = 0; t < layout.tiles; ++t) {
+      const int here = stage.index, parity = stage.parity;
+      stage.advance(M::kStages);
+      const bool mine = whose == seat.group;
+      whose = whose + 1 == M::kGroups ? 0 : whose + 1;
+      if (!mine) continue;
+      barrier_wait(memory.full(here), parity);
+      const std::uint32_t k_tile = memory.tile(here, 0), v_tile = memory.tile(here, 1);
+      const auto at = [&](std::uint32_t tile, int s) {
+        return seat.row_at(tile + s / 4 * M::kHalfTile, s % 4);
+      };
+      std::uint32_t k[kSteps][4], v[kSteps][4];
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) load_fragment<false>(k[s], at(k_tile, s));
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) load_fragment<false>(v[s], at(v_tile, s));
+      map.apply(k);
+      float d_v[D / 2], d_k[D / 2];
+      wgmma_fence();
+      wgmma<bf16, D, true, false>(d_v, k[0], inner_rows<M::kHalfSummary>(summary, 0));
+#pragma unroll
+      for (int s = 1; s < kSteps; ++s) {
+        wgmma<bf16, D, true, true>(d_v, k[s], inner_rows<M::kHalfSummary>(summary, s));
+      }
+      wgmma_commit();
+      wgmma<bf16, D, false, false>(d_k, v[0], inner_columns<M::kHalfSummary>(summary, 0));
+#pragma unroll
+      for (int s = 1; s < kSteps; ++s) {
+        wgmma<bf16, D, false, true>(d_k, v[s], inner_columns<M::kHalfSummary>(summary, s));
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        const float* x = d_v + 8 * s;
+        store_fragment(at(v_tile, s), ptx::pack_bf16(x[0], x[1]), ptx::pack_bf16(x[2], x[3]),
+                       ptx::pack_bf16(x[4], x[5]), ptx::pack_bf16(x[6], x[7]));
+      }
+      wgmma_wait<0>();
+      std::uint32_t words[kSteps * 4];
+      const std::uint32_t z = summary + M::kSummary + seat.lane % 4 * 4;
+      std::uint32_t dz[D / 8];
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) dz[j] = args.normalized ? load_word(z + j * 16) : 0u;
+      map.slopes<kSteps>(words, k, [&](int w, int i) {
+        return d_k[2 * w + i] + __uint_as_float(i == 0 ? dz[w / 2] << 16 : dz[w / 2] & 0xffff0000u);
+      });
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        store_fragment(at(k_tile, s), words[4 * s], words[4 * s + 1], words[4 * s + 2],
+                       words[4 * s + 3]);
+      }
+      arrive_written(memory.ready(here));
+    }
+    arrive_read(memory.slot_empty(slot.index));
+    slot.advance(M::kSlots);
+  }
+}
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,176 @@
+// The Hopper kernels of cuda.linear: which problems they serve, and their launches.
+#include "mhla/cuda/sm90/linear_launch.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "mhla/cuda/arguments.h"
+#include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm90/linear_maps.h"
+#include "mhla/error.h"
+
+namespace mhla::cuda::sm90 {
+namespace {
+
+// Heads that are worked on side by side.
+int heads_together(int heads) {
+  const char* e = getenv("MHLA_TOGETHER");
+  const int most = e ? atoi(e) : 4;
+  int together = std::min(heads, most);
+  while (heads % together != 0) --together;
+  return together;
+}
+
+// 0 where the device is another one.
+int hopper_multiprocessors(int device) {
+  int major = 0, multiprocessors = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess) {
+    cudaGetLastError();  // no driver is an answer, not a failure of the next call
+    return 0;
+  }
+  return major == 9 ? multiprocessors : 0;
+}
+
+}  // namespace
+
+TilePlan tile_plan(const Problem& problem) {
+  if (getenv("MHLA_NO_TILES")) return {};
+  const bool width = problem.dk == problem.dv && (problem.dk == 64 || problem.dk == 128);
+  if (!width || problem.dtype != DType::bf16 || problem.mask == Mask::causal) return {};
+  const int multiprocessors = hopper_multiprocessors(problem.device.index);
+  const auto q = tile_layout(problem.layout), k = tile_layout(problem.keys());
+  if (multiprocessors == 0 || !q || !k) return {};
+  return {.kernels = problem.dk == 64 ? &tile_kernels_64() : &tile_kernels_128(),
+          .q = *q,
+          .k = *k,
+          .multiprocessors = multiprocessors};
+}
+
+void allow_tiles(const TilePlan& plan) {
+  if (plan.kernels == nullptr) return;
+  const TileKernels& all = *plan.kernels;
+  for (const TileKernel* kernel :
+       {&all.summaries, &all.readout, &all.backward_q, &all.backward_kv}) {
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
+  }
+}
+
+SlabPlan slab_plan(int device, int blocks) {
+  if (getenv("MHLA_NO_SLABS")) return {};
+  const int multiprocessors = hopper_multiprocessors(device);
+  if (multiprocessors == 0 || blocks <= 96 || blocks > 256) return {};
+  return {.kernels = &slab_kernels(blocks <= 160), .multiprocessors = multiprocessors};
+}
+
+void allow_slabs(const SlabPlan& plan) {
+  if (plan.kernels == nullptr) return;
+  for (const SlabKernel* kernel : {&plan.kernels->mix, &plan.kernels->mix_transposed}) {
+    allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
+  }
+}
+
+void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
+  const SlabKernel& kernel = mix.transposed ? plan.kernels->mix_transposed : plan.kernels->mix;
+  const auto slabs = (mix.entries + 63) / 64;
+  const int blocks = plan.kernels->blocks;
+  SlabArgs args{.weights = matrix_map(mix.weights, mix.columns, mix.rows, 1, blocks),
+                .in = matrix_map(mix.in, mix.entries, mix.in_blocks, mix.pairs, blocks),
+                .out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks),
+                .pairs = static_cast<int>(mix.pairs),
+                .slabs = static_cast<int>(slabs),
+                .policy = getenv("MHLA_STREAM_S") ? kStream : kNormal};
+  launch(kernel.entry, {.x = std::min<std::int64_t>(mix.pairs * slabs, plan.multiprocessors)},
+         kernel.threads, kernel.bytes, stream, args, true);
+}
+
+TileCall::TileCall(const Problem& problem, const TilePlan& plan, int entries, bool normalized)
+    : plan_(plan) {
+  common_.entries = entries;
+  common_.map = feature_map(problem.feature_map, problem.dtype);
+  common_.scale = static_cast<float>(problem.scale);
+  common_.eps = static_cast<float>(problem.denominator_eps());
+  common_.normalized = normalized ? 1 : 0;
+  common_.policy = getenv("MHLA_STREAM") ? kStream : kNormal;
+}
+
+bool TileCall::take(Tensor& tensor, const TensorView& view, const TileLayout& layout) const {
+  if (!view.defined()) return true;
+  const auto map = slice_map(view, layout);
+  if (!map) return false;
+  tensor = {.map = *map, .defined = true};
+  return true;
+}
+
+bool TileCall::take(const ForwardInputs& inputs, const ForwardOutputs& outputs) {
+  return plan_.kernels != nullptr && take(q_, inputs.q, plan_.q) && take(k_, inputs.k, plan_.k) &&
+         take(v_, inputs.v, plan_.k) && take(o_, outputs.o, plan_.q);
+}
+
+bool TileCall::take(const BackwardInputs& inputs, const BackwardOutputs& outputs) {
+  return plan_.kernels != nullptr && take(q_, inputs.q, plan_.q) && take(k_, inputs.k, plan_.k) &&
+         take(v_, inputs.v, plan_.k) && take(d_o_, inputs.d_o, plan_.q) &&
+         take(d_q_, outputs.d_q, plan_.q) && take(d_k_, outputs.d_k, plan_.k) &&
+         take(d_v_, outputs.d_v, plan_.k);
+}
+
+TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const {
+  TileArgs args = common_;
+  args.layout = layout;
+  args.tasks = layout.blocks * group.batch * group.heads;
+  args.batch_first = group.batch_first;
+  args.head_first = group.head_first;
+  args.heads = group.heads;
+  args.together = heads_together(group.heads);
+  return args;
+}
+
+void TileCall::start(const TileKernel& kernel, const TileArgs& args, Stream stream) const {
+  const int most = kernel.thread_blocks * plan_.multiprocessors;
+  launch(kernel.entry, {.x = std::min(args.tasks, most)}, kernel.threads, kernel.bytes, stream,
+         args, true);
+}
+
+void TileCall::summaries(const TileGroup& group, void* s, Stream stream) const {
+  TileArgs all = args(group, plan_.k);
+  all.in[0] = k_.map;
+  all.in[1] = v_.map;
+  all.summaries_out = s;
+  start(plan_.kernels->summaries, all, stream);
+}
+
+void TileCall::readout(const TileGroup& group, const void* mixed, Stream stream) const {
+  TileArgs all = args(group, plan_.q);
+  all.in[0] = q_.map;
+  all.out[0] = o_.map;
+  all.has_out[0] = 1;
+  all.summaries_in = mixed;
+  start(plan_.kernels->readout, all, stream);
+}
+
+void TileCall::backward_q(const TileGroup& group, const void* mixed, void* d_mixed,
+                          Stream stream) const {
+  TileArgs all = args(group, plan_.q);
+  all.in[0] = q_.map;
+  all.in[1] = d_o_.map;
+  all.out[0] = d_q_.map;
+  all.has_out[0] = d_q_.defined ? 1 : 0;
+  all.summaries_in = mixed;
+  all.summaries_out = d_mixed;
+  start(plan_.kernels->backward_q, all, stream);
+}
+
+void TileCall::backward_kv(const TileGroup& group, const void* d_summaries, Stream stream) const {
+  TileArgs all = args(group, plan_.k);
+  all.in[0] = k_.map;
+  all.in[1] = v_.map;
+  all.out[0] = d_k_.map;
+  all.out[1] = d_v_.map;
+  all.has_out[0] = d_k_.defined ? 1 : 0;
+  all.has_out[1] = d_v_.defined ? 1 : 0;
+  all.summaries_in = d_summaries;
+  start(plan_.kernels->backward_kv, all, stream);
+}
+
+}  // namespace mhla::cuda::sm90

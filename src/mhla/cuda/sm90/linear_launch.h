@@ -1,0 +1,72 @@
+// The Hopper kernels of cuda.linear: which problems they serve, and their launches.
+#pragma once
+
+#include <cstdint>
+
+#include "mhla/core/implementation.h"
+#include "mhla/cuda/sm90/linear_tiles.h"
+
+namespace mhla::cuda::sm90 {
+
+// Without kernels: the portable ones serve the problem.
+struct TilePlan {
+  const TileKernels* kernels = nullptr;
+  TileLayout q = {}, k = {};
+  int multiprocessors = 0;
+};
+// For bf16 problems whose key sums, if any, are part of the summaries.
+TilePlan tile_plan(const Problem& problem);
+// Once per plan: shared memory.
+void allow_tiles(const TilePlan& plan);
+
+// The mixing product with resident weights.
+struct SlabPlan {
+  const SlabKernels* kernels = nullptr;
+  int multiprocessors = 0;
+};
+// For one bf16 matrix of weights of 97 to 256 rows and columns.
+SlabPlan slab_plan(int device, int blocks);
+void allow_slabs(const SlabPlan& plan);
+
+struct SlabMix {
+  bool transposed;
+  void* weights;  // [rows][columns], padded with zeros
+  std::int64_t rows, columns;
+  void *in, *out;  // [pairs][blocks][entries]
+  std::int64_t in_blocks, out_blocks, entries, pairs;
+};
+void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream);
+
+// A rectangle of (batch entry, head) pairs, whose summaries lie one after another.
+struct TileGroup {
+  int batch_first, batch, head_first, heads;
+};
+
+// The tensors of one call as the copy engine sees them.
+class TileCall {
+ public:
+  TileCall(const Problem& problem, const TilePlan& plan, int entries, bool normalized);
+  // False where the engine cannot address one of the tensors.
+  bool take(const ForwardInputs& inputs, const ForwardOutputs& outputs);
+  bool take(const BackwardInputs& inputs, const BackwardOutputs& outputs);
+
+  void summaries(const TileGroup& group, void* s, Stream stream) const;
+  void readout(const TileGroup& group, const void* mixed, Stream stream) const;
+  void backward_q(const TileGroup& group, const void* mixed, void* d_mixed, Stream stream) const;
+  void backward_kv(const TileGroup& group, const void* d_summaries, Stream stream) const;
+
+ private:
+  struct Tensor {
+    TensorMap map = {};
+    bool defined = false;
+  };
+  bool take(Tensor& tensor, const TensorView& view, const TileLayout& layout) const;
+  TileArgs args(const TileGroup& group, const TileLayout& layout) const;
+  void start(const TileKernel& kernel, const TileArgs& args, Stream stream) const;
+
+  const TilePlan& plan_;
+  TileArgs common_{};
+  Tensor q_, k_, v_, o_, d_o_, d_q_, d_k_, d_v_;
+};
+
+}  // namespace mhla::cuda::sm90

@@ -1,0 +1,75 @@
+// The first pass on Hopper: S_b = phi(k)^T v and z_b (Eq. 3), a block at a time.
+#pragma once
+
+#include "mhla/cuda/sm90/linear_tile.cuh"
+
+namespace mhla::cuda::sm90 {
+
+// A warpgroup makes 64 rows of a summary, which leaves from the only slot.
+template <int D>
+struct SummariesMemory : TileMemory<D, D / 64, 2, D == 128 ? 5 : 6, 1, 6 * 128> {
+  using Base = TileMemory<D, D / 64, 2, D == 128 ? 5 : 6, 1, 6 * 128>;
+  using Base::Base;
+  static constexpr int kThreadBlocks = D == 128 ? 1 : 2;
+};
+
+template <int D>
+__global__ void __launch_bounds__(SummariesMemory<D>::kThreads, SummariesMemory<D>::kThreadBlocks)
+    tile_summaries(const __grid_constant__ TileArgs args) {
+  using M = SummariesMemory<D>;
+  extern __shared__ __align__(16) byte shared[];
+  const M memory(shared);
+  memory.start({.empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
+  ptx::begin_after_previous();
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (warp == 4 * M::kGroups) return keep_loading<M, false, true>(args, memory);
+  if (warp > 4 * M::kGroups) {
+    if (threadIdx.x % 32 == 0) keep_storing<M, 0, true>(args, memory);
+    return;
+  }
+
+  const Seat64 seat;
+  const PackedMap map(args.map);
+  const TileLayout& layout = args.layout;
+  Turn stage, slot;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    float sum[D / 2];
+#pragma unroll
+    for (float& x : sum) x = 0.f;
+    float z[4] = {};
+#pragma unroll 1
+    for (int t = 0; t < layout.tiles; ++t) {
+      barrier_wait(memory.full(stage.index), stage.parity);
+      const std::uint32_t keys = memory.tile(stage.index, 0) + seat.group * M::kHalfTile;
+      const std::uint32_t values = memory.tile(stage.index, 1);
+      std::uint32_t a[4][4];
+#pragma unroll
+      for (int s = 0; s < 4; ++s) load_fragment<true>(a[s], seat.column_at(keys, s));
+      map.apply(a);
+      if (args.normalized) {
+        const std::uint32_t ones = memory.scratch() + stage.index * 128 + seat.lane % 4 * 4;
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          ptx::mma_bf16(z, a[s], load_word(ones + s * 32), load_word(ones + s * 32 + 16));
+        }
+      }
+      // NOTE: rows without a token are eps after the map, but their values are zero.
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < 4; ++s) {
+        wgmma<bf16, D, true, true>(sum, a[s], inner_rows<M::kHalfTile>(values, s));
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      arrive_read(memory.empty(stage.index));
+      stage.advance(M::kStages);
+    }
+    barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
+    put_summary<M>(memory.slot(slot.index), seat, sum, z[0], z[2], args.normalized);
+    arrive_written(memory.slot_ready(slot.index));
+    slot.advance(M::kSlots);
+  }
+}
+
+}  // namespace mhla::cuda::sm90

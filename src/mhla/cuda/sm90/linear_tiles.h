@@ -1,0 +1,79 @@
+// What the host tells the Hopper kernels of the linear form. A block of the layout is cut into
+// slices, boxes of the token grid that the copy engine fetches; a tile is the slices that fit 64
+// rows.
+#pragma once
+
+#include <cstdint>
+
+#include "mhla/cuda/device/feature_map.cuh"
+#include "mhla/cuda/sm90/fused_boxes.h"
+
+namespace mhla::cuda::sm90 {
+
+// Blocks alike, of one sequence, except that the last of an axis may be shorter: rows past it are
+// zeros when read and are not written. Axes are z, y, x.
+struct TileLayout {
+  int blocks;     // of the layout
+  int counts[3];  // blocks along an axis
+  int grid[3];    // tokens along an axis
+  int extent[3];  // of a block
+  int slice[3];   // extent of a slice
+  int across[3];  // slices of a block along an axis
+  int slice_rows, slices, per_tile, tiles;
+};
+
+// What the L2 cache does with lines, as createpolicy encodes it: evict them first, as usual, last.
+inline constexpr std::uint64_t kStream = 0x12f0000000000000u, kNormal = 0x1000000000000000u,
+                               kKeep = 0x14f0000000000000u;
+
+struct TileArgs {
+  TensorMap in[2], out[2];
+  TileLayout layout;
+  int tasks;  // blocks of all pairs of the launch
+  int batch_first, head_first, heads;
+  int together;  // heads whose blocks are worked on side by side; divides heads
+  // [pair][block][entries]: a summary as it lies in shared memory, 64 columns of dv side by side in
+  // swizzled rows of 128 bytes, then, when normalised, the key sum.
+  const void* summaries_in;
+  void* summaries_out;
+  int entries;
+  Map map;
+  float scale, eps;
+  int normalized;
+  int has_out[2];
+  std::uint64_t policy;  // for q, k, v, o and their gradients
+};
+
+// A kernel and its launch.
+struct TileKernel {
+  void (*entry)(TileArgs);
+  int threads, bytes;
+  int thread_blocks;  // that share a multiprocessor
+};
+struct TileKernels {
+  // in: k, v; q; q, d_o; k, v. out: none; o; d_q; d_k, d_v.
+  TileKernel summaries, readout, backward_q, backward_kv;
+};
+
+// The mixing product of up to 160 or 256 blocks; all weights stay in shared memory, and 64 entries
+// of all summaries of a pair stream by.
+struct SlabArgs {
+  TensorMap weights;  // [rows][columns], padded with zeros
+  TensorMap in, out;  // [pair][block][entries]
+  int pairs, slabs;   // slabs of a pair
+  std::uint64_t policy;  // for what is read
+};
+struct SlabKernel {
+  void (*entry)(SlabArgs);
+  int threads, bytes;
+};
+struct SlabKernels {
+  int blocks;
+  SlabKernel mix, mix_transposed;
+};
+
+const SlabKernels& slab_kernels(bool small);
+const TileKernels& tile_kernels_64();
+const TileKernels& tile_kernels_128();
+
+}  // namespace mhla::cuda::sm90
