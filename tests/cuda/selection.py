@@ -182,6 +182,17 @@ def tiles():
     ]
 
 
+def slabs():
+    """97 to 256 blocks: mixing products whose weights stay in shared memory."""
+    return [
+        Case(sequence(485, block=5), dk=32, heads=3, batch=3),  # 97
+        Case(sequence(1000, block=4), dk=64, heads=3),
+        Case(sequence(1024, block=4), dk=72, mask="block_causal"),
+        Case(sequence(400, block=4), layout_k=sequence(300, block=2), dk=32),
+        Case(sequence(322, block=2), layout_k=sequence(480, block=4), dk=32, normalizer="none"),
+    ]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -193,7 +204,7 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads() + boxes() + short_sequences() + tiles())
+             whole_heads() + boxes() + short_sequences() + tiles() + slabs())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),

@@ -8,6 +8,7 @@ void allow_tiles(const TilePlan&) {}
 SlabPlan slab_plan(int, int) { return {}; }
 void allow_slabs(const SlabPlan&) {}
 void mix_slabs(const SlabPlan&, const SlabMix&, Stream) {}
+void weight_gradient_slabs(const SlabGradient&, Stream) {}
 
 TileCall::TileCall(const Problem&, const TilePlan& plan, int, bool) : plan_(plan) {}
 bool TileCall::take(const ForwardInputs&, const ForwardOutputs&) { return false; }

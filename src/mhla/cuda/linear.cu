@@ -332,11 +332,23 @@ class Call {
                             .matrix_first = plan_.matrices > 1 ? args_.head_first : 0,
                             .tiles_n = plan_.gradient_cols / kernel.tile};
     const std::int64_t matrices = plan_.matrices > 1 ? args_.heads : 1;
-    start(kernel.entry,
-          {.x = plan_.splits,
-           .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
-           .z = matrices},
-          kernel.threads, kernel.bytes, stream_, args);
+    if (plan_.slabs.kernels != nullptr && plan_.gradient_rows == sm90::kGradientSlabs) {
+      sm90::weight_gradient_slabs({.left = at(at_.d_mixed),
+                                   .right = at(at_.summaries),
+                                   .left_blocks = plan_.q_blocks,
+                                   .right_blocks = plan_.k_blocks,
+                                   .entries = plan_.entries,
+                                   .pairs = pairs(),
+                                   .partial = args.partial,
+                                   .splits = plan_.splits},
+                                  stream_);
+    } else {
+      start(kernel.entry,
+            {.x = plan_.splits,
+             .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
+             .z = matrices},
+            kernel.threads, kernel.bytes, stream_, args);
+    }
     if (plan_.vector_splits == 0) return;
     args.left = at(plan_.shared ? at_.row_dden : at_.dz_read);
     args.right = at(plan_.shared ? at_.row_base : at_.z);
@@ -386,7 +398,9 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   const double summaries = static_cast<double>(problem.batch * problem.heads) *
                            (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) *
                            static_cast<double>(plan.entries) * plan.types->summary_size;
-  const double rate = problem.dtype == DType::bf16 ? 2.5e12 : 0.8e12;
+  const double rate = plan.tiles.kernels != nullptr  ? 3.4e12
+                      : problem.dtype == DType::bf16 ? 2.5e12
+                                                     : 0.8e12;
   constexpr double kLaunch = 3e-6;
   return (linear_cost(problem).forward_bytes + summaries) / rate +
          kLaunch * static_cast<double>(4 * plan.groups() + (plan.given ? 3 : 0));

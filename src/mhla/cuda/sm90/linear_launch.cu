@@ -2,7 +2,6 @@
 #include "mhla/cuda/sm90/linear_launch.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/runtime.h"
@@ -11,15 +10,6 @@
 
 namespace mhla::cuda::sm90 {
 namespace {
-
-// Heads that are worked on side by side.
-int heads_together(int heads) {
-  const char* e = getenv("MHLA_TOGETHER");
-  const int most = e ? atoi(e) : 4;
-  int together = std::min(heads, most);
-  while (heads % together != 0) --together;
-  return together;
-}
 
 // 0 where the device is another one.
 int hopper_multiprocessors(int device) {
@@ -36,7 +26,6 @@ int hopper_multiprocessors(int device) {
 }  // namespace
 
 TilePlan tile_plan(const Problem& problem) {
-  if (getenv("MHLA_NO_TILES")) return {};
   const bool width = problem.dk == problem.dv && (problem.dk == 64 || problem.dk == 128);
   if (!width || problem.dtype != DType::bf16 || problem.mask == Mask::causal) return {};
   const int multiprocessors = hopper_multiprocessors(problem.device.index);
@@ -58,7 +47,6 @@ void allow_tiles(const TilePlan& plan) {
 }
 
 SlabPlan slab_plan(int device, int blocks) {
-  if (getenv("MHLA_NO_SLABS")) return {};
   const int multiprocessors = hopper_multiprocessors(device);
   if (multiprocessors == 0 || blocks <= 96 || blocks > 256) return {};
   return {.kernels = &slab_kernels(blocks <= 160), .multiprocessors = multiprocessors};
@@ -69,6 +57,7 @@ void allow_slabs(const SlabPlan& plan) {
   for (const SlabKernel* kernel : {&plan.kernels->mix, &plan.kernels->mix_transposed}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
   }
+  allow_shared(reinterpret_cast<const void*>(slab_gradient().entry), slab_gradient().bytes);
 }
 
 void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
@@ -79,10 +68,20 @@ void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
                 .in = matrix_map(mix.in, mix.entries, mix.in_blocks, mix.pairs, blocks),
                 .out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks),
                 .pairs = static_cast<int>(mix.pairs),
-                .slabs = static_cast<int>(slabs),
-                .policy = getenv("MHLA_STREAM_S") ? kStream : kNormal};
+                .slabs = static_cast<int>(slabs)};
   launch(kernel.entry, {.x = std::min<std::int64_t>(mix.pairs * slabs, plan.multiprocessors)},
          kernel.threads, kernel.bytes, stream, args, true);
+}
+
+void weight_gradient_slabs(const SlabGradient& g, Stream stream) {
+  const SlabGradientKernel& kernel = slab_gradient();
+  const SlabGradientArgs args{
+      .left = matrix_map(g.left, g.entries, g.left_blocks, g.pairs, kernel.left_rows),
+      .right = matrix_map(g.right, g.entries, g.right_blocks, g.pairs, kernel.right_rows),
+      .pairs = static_cast<int>(g.pairs),
+      .slabs = static_cast<int>((g.entries + 63) / 64),
+      .partial = g.partial};
+  launch(kernel.entry, {.x = g.splits}, kernel.threads, kernel.bytes, stream, args, true);
 }
 
 TileCall::TileCall(const Problem& problem, const TilePlan& plan, int entries, bool normalized)
@@ -92,7 +91,6 @@ TileCall::TileCall(const Problem& problem, const TilePlan& plan, int entries, bo
   common_.scale = static_cast<float>(problem.scale);
   common_.eps = static_cast<float>(problem.denominator_eps());
   common_.normalized = normalized ? 1 : 0;
-  common_.policy = getenv("MHLA_STREAM") ? kStream : kNormal;
 }
 
 bool TileCall::take(Tensor& tensor, const TensorView& view, const TileLayout& layout) const {
@@ -122,7 +120,6 @@ TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const 
   args.batch_first = group.batch_first;
   args.head_first = group.head_first;
   args.heads = group.heads;
-  args.together = heads_together(group.heads);
   return args;
 }
 

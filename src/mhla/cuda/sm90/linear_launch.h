@@ -37,6 +37,16 @@ struct SlabMix {
 };
 void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream);
 
+// The gradient of up to kGradientSlabs weights both ways; partial: [splits][160][160].
+inline constexpr int kGradientSlabs = 160;
+struct SlabGradient {
+  void *left, *right;  // [pairs][blocks][entries]
+  std::int64_t left_blocks, right_blocks, entries, pairs;
+  float* partial;
+  int splits;
+};
+void weight_gradient_slabs(const SlabGradient& gradient, Stream stream);
+
 // A rectangle of (batch entry, head) pairs, whose summaries lie one after another.
 struct TileGroup {
   int batch_first, batch, head_first, heads;

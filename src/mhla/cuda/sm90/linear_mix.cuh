@@ -1,5 +1,6 @@
-// The second pass on Hopper for 97 to 256 blocks: S~ = m S (Eq. 5), 64 entries of all summaries of a
-// pair at a time. The entries are the rows of the product, the blocks that are written its columns.
+// The second pass on Hopper for 97 to 256 blocks: S~ = m S (Eq. 5), 64 entries of all summaries of
+// a pair at a time. The entries are the rows of the product, the blocks that are written its
+// columns.
 #pragma once
 
 #include "mhla/cuda/sm90/linear_tile.cuh"
@@ -36,10 +37,9 @@ struct SlabMemory {
   __device__ __forceinline__ std::uint32_t weights_full() const { return full(3 * kStages); }
 };
 
-// Pairs run backwards: the summaries of the last ones were written last and are in the cache.
 __device__ __forceinline__ SlicePlace slab_place(const SlabArgs& args, int task) {
   const int pair = task / args.slabs;
-  return {(task - pair * args.slabs) * 64, 0, args.pairs - 1 - pair, 0, 0};
+  return {(task - pair * args.slabs) * 64, 0, pair, 0, 0};
 }
 
 template <typename M>
@@ -47,15 +47,14 @@ __device__ __forceinline__ void load_slabs(const SlabArgs& args, const M& memory
   barrier_expect(memory.weights_full(), M::kWeights);
   for (int half = 0; half < M::kHalves; ++half) {
     load_slice(memory.base + half * M::kSlab, args.weights, {half * 64, 0, 0, 0, 0},
-               memory.weights_full(), kKeep);
+               memory.weights_full());
   }
   Turn stage;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.pairs * args.slabs; task += gridDim.x) {
     barrier_wait(memory.empty(stage.index), stage.parity ^ 1);
     barrier_expect(memory.full(stage.index), M::kSlab);
-    load_slice(memory.slab(stage.index), args.in, slab_place(args, task), memory.full(stage.index),
-               args.policy);
+    load_slice(memory.slab(stage.index), args.in, slab_place(args, task), memory.full(stage.index));
     stage.advance(M::kStages);
   }
 }
@@ -65,7 +64,7 @@ __device__ __forceinline__ void store_slabs(const SlabArgs& args, const M& memor
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.pairs * args.slabs; task += gridDim.x) {
     barrier_wait(memory.ready(stage.index), stage.parity);
-    store_slice(args.out, slab_place(args, task), memory.slab(stage.index), kNormal);
+    store_slice(args.out, slab_place(args, task), memory.slab(stage.index));
     stores_commit();
     stores_wait_read();
     barrier_arrive(memory.empty(stage.index));

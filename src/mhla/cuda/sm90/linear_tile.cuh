@@ -1,6 +1,6 @@
-// What the Hopper kernels of the linear form share: rings of tiles and of summaries in shared memory,
-// a warp that loads them and one that stores them with the copy engine, and the fragments that
-// warpgroups read from them.
+// What the Hopper kernels of the linear form share: rings of tiles and of summaries in shared
+// memory, a warp that loads them and one that stores them with the copy engine, and the fragments
+// that warpgroups read from them.
 #pragma once
 
 #include "mhla/cuda/device/ptx.cuh"
@@ -18,23 +18,20 @@ struct SlicePlace {
   int column, x, y, z, head;
 };
 
-// policy: what the L2 cache does with the lines.
 __device__ __forceinline__ void load_slice(std::uint32_t to, const TensorMap& map,
-                                           const SlicePlace& at, std::uint32_t barrier,
-                                           std::uint64_t policy) {
+                                           const SlicePlace& at, std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;\n" ::"r"(to),
-      "l"(&map), "r"(at.column), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.head), "r"(barrier),
-      "l"(policy)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];\n" ::"r"(to),
+      "l"(&map), "r"(at.column), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.head), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void store_slice(const TensorMap& map, const SlicePlace& at,
-                                            std::uint32_t from, std::uint64_t policy) {
+                                            std::uint32_t from) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group.L2::cache_hint"
-      " [%0, {%1, %2, %3, %4, %5}], [%6], %7;\n" ::"l"(&map),
-      "r"(at.column), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.head), "r"(from), "l"(policy)
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], "
+      "[%6];\n" ::"l"(&map),
+      "r"(at.column), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.head), "r"(from)
       : "memory");
 }
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes,
@@ -242,11 +239,11 @@ struct TilePlace {
 };
 __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   const TileLayout& layout = args.layout;
-  const unsigned together = args.together, blocks = layout.blocks,
-                 set = static_cast<unsigned>(task) / (blocks * together),
-                 rest = static_cast<unsigned>(task) - set * blocks * together,
-                 block = rest / together, pair = set * together + rest - block * together,
-                 batch = pair / static_cast<unsigned>(args.heads);
+  // Heads vary fastest: their rows are neighbours in memory.
+  const unsigned heads = args.heads, rest = static_cast<unsigned>(task) / heads,
+                 head = static_cast<unsigned>(task) - rest * heads,
+                 batch = rest / static_cast<unsigned>(layout.blocks),
+                 block = rest - batch * static_cast<unsigned>(layout.blocks);
   const int line = static_cast<int>(block / static_cast<unsigned>(layout.counts[2]));
   const int plane = static_cast<int>(static_cast<unsigned>(line) /
                                      static_cast<unsigned>(layout.counts[1]));
@@ -257,12 +254,12 @@ __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   place.x = first[2];
   place.y = first[1];
   place.z = first[0] + (args.batch_first + static_cast<int>(batch)) * layout.grid[0];
-  place.head = args.head_first + static_cast<int>(pair - batch * args.heads);
+  place.head = args.head_first + static_cast<int>(head);
 #pragma unroll
   for (int axis = 0; axis < 3; ++axis) {
     place.extent[axis] = min(layout.extent[axis], layout.grid[axis] - first[axis]);
   }
-  place.number = static_cast<std::int64_t>(pair) * blocks + block;
+  place.number = static_cast<std::int64_t>(batch * heads + head) * layout.blocks + block;
   return place;
 }
 
@@ -357,7 +354,7 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
                          args.in[tensor],
                          {past + half * 64, place.x + turn.x, place.y + turn.y, place.z + turn.z,
                           place.head},
-                         full, args.policy);
+                         full);
             }
           }
           turn.advance(layout);
@@ -390,11 +387,10 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
           if (!args.has_out[out]) continue;
 #pragma unroll
           for (int half = 0; half < M::kHalves; ++half) {
-            store_slice(args.out[out],
-                        {half * 64, place.x + turn.x, place.y + turn.y, place.z + turn.z,
-                         place.head},
-                        memory.tile(stage.index, out) + half * M::kHalfTile + i * rows * 128,
-                        args.policy);
+            store_slice(
+                args.out[out],
+                {half * 64, place.x + turn.x, place.y + turn.y, place.z + turn.z, place.head},
+                memory.tile(stage.index, out) + half * M::kHalfTile + i * rows * 128);
           }
         }
         turn.advance(layout);
@@ -426,10 +422,10 @@ __device__ __forceinline__ void put_summary(std::uint32_t slot, const Seat64& se
 #pragma unroll
   for (int j = 0; j < M::D / 8; j += 2) {
     const float* s = sum + 4 * j;
-    store_fragment(seat.row_at(slot + j / 8 * M::kHalfSummary + seat.group * M::kHalfTile,
-                               j % 8 / 2),
-                   ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]),
-                   ptx::pack_bf16(s[4], s[5]), ptx::pack_bf16(s[6], s[7]));
+    store_fragment(
+        seat.row_at(slot + j / 8 * M::kHalfSummary + seat.group * M::kHalfTile, j % 8 / 2),
+        ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]), ptx::pack_bf16(s[4], s[5]),
+        ptx::pack_bf16(s[6], s[7]));
   }
   if (with_z && seat.lane % 4 == 0) {
     const std::uint32_t z = slot + M::kSummary +

@@ -22,16 +22,11 @@ struct TileLayout {
   int slice_rows, slices, per_tile, tiles;
 };
 
-// What the L2 cache does with lines, as createpolicy encodes it: evict them first, as usual, last.
-inline constexpr std::uint64_t kStream = 0x12f0000000000000u, kNormal = 0x1000000000000000u,
-                               kKeep = 0x14f0000000000000u;
-
 struct TileArgs {
   TensorMap in[2], out[2];
   TileLayout layout;
   int tasks;  // blocks of all pairs of the launch
   int batch_first, head_first, heads;
-  int together;  // heads whose blocks are worked on side by side; divides heads
   // [pair][block][entries]: a summary as it lies in shared memory, 64 columns of dv side by side in
   // swizzled rows of 128 bytes, then, when normalised, the key sum.
   const void* summaries_in;
@@ -41,7 +36,6 @@ struct TileArgs {
   float scale, eps;
   int normalized;
   int has_out[2];
-  std::uint64_t policy;  // for q, k, v, o and their gradients
 };
 
 // A kernel and its launch.
@@ -61,7 +55,6 @@ struct SlabArgs {
   TensorMap weights;  // [rows][columns], padded with zeros
   TensorMap in, out;  // [pair][block][entries]
   int pairs, slabs;   // slabs of a pair
-  std::uint64_t policy;  // for what is read
 };
 struct SlabKernel {
   void (*entry)(SlabArgs);
@@ -71,6 +64,18 @@ struct SlabKernels {
   int blocks;
   SlabKernel mix, mix_transposed;
 };
+
+// Gradient of up to 160 x 160 weights: <left_i, right_b> over pairs and entries.
+struct SlabGradientArgs {
+  TensorMap left, right;  // [pair][block][entries]
+  int pairs, slabs;
+  float* partial;  // [thread block][160][160]
+};
+struct SlabGradientKernel {
+  void (*entry)(SlabGradientArgs);
+  int threads, bytes, left_rows, right_rows;
+};
+const SlabGradientKernel& slab_gradient();
 
 const SlabKernels& slab_kernels(bool small);
 const TileKernels& tile_kernels_64();

@@ -75,8 +75,8 @@ bool make_slice_map(CUtensorMap& map, const SliceTensor& tensor) {
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, tensor.data, extents, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) ==
-         CUDA_SUCCESS;
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace mhla::cuda::sm90

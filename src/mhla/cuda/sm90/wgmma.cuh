@@ -169,9 +169,10 @@ template <typename T, bool kAccumulate, int kSize>
 __device__ __forceinline__ void wgmma_shared(float (&d)[kSize], const Operand& a,
                                              const Operand& b) {
   constexpr int kN = 2 * kSize;
-  static_assert(kN == 32 || kN == 64 || kN == 256);
+  static_assert(kN == 32 || kN == 64 || kN == 128 || kN == 256);
   MHLA_WGMMA_SHARED(32, 4, 16, 17, 18, 19, 20);
   MHLA_WGMMA_SHARED(64, 8, 32, 33, 34, 35, 36);
+  MHLA_WGMMA_SHARED(128, 16, 64, 65, 66, 67, 68);
   MHLA_WGMMA_SHARED(256, 32, 128, 129, 130, 131, 132);
 }
 
