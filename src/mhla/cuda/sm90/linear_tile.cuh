@@ -119,7 +119,7 @@ struct TileMemory {
   // Clears the tiles, because the engine never writes rows that no slice covers, and sets up the
   // barriers.
   struct Arrivals {
-    int ready = 1, empty = 1, slot_ready = 1, slot_empty = 1;
+    int full = 1, ready = 1, empty = 1, slot_ready = 1, slot_empty = 1;
   };
   __device__ __forceinline__ void start(const Arrivals& arrivals) const {
     for (int i = static_cast<int>(threadIdx.x) * 16; i < kTiles; i += kThreads * 16) {
@@ -128,7 +128,7 @@ struct TileMemory {
     fence_async();
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
-        barrier_init(full(i), 1);
+        barrier_init(full(i), arrivals.full);
         barrier_init(ready(i), arrivals.ready);
         barrier_init(empty(i), arrivals.empty);
       }
@@ -336,6 +336,7 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
       if constexpr (kOnes) {
         store_word(memory.scratch() + stage.index * 128 + lane * 4,
                    ones_of_tokens(layout, place, t, lane));
+        if (lane != 0) barrier_arrive(memory.full(stage.index));
       }
       __syncwarp();
       if (lane == 0) {
