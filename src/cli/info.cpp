@@ -1,7 +1,9 @@
-// `mhla info`: this build, this machine, and which implementation serves which case.
+// `mhla info`: this build, this machine, and which implementation serves which case; or a
+// checkpoint.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/info_checkpoint.h"
 #include "cli/machine.h"
 #include "cli/program.h"
 #include "cli/table.h"
@@ -157,10 +159,13 @@ void info(bool json) {
 
 void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "info", "Print version, machine, and which implementation serves what");
+      "info", "Print version, machine, and which implementation serves what; or what FILE holds");
   auto json = std::make_shared<bool>(false);
+  auto file = std::make_shared<std::string>();
+  command->add_option("file", *file, "A checkpoint: safetensors, its index or folder, .pth")
+      ->type_name("FILE");
   command->add_flag("--json", *json, "Print one JSON document");
-  command->callback([json] { info(*json); });
+  command->callback([json, file] { file->empty() ? info(*json) : info_checkpoint(*file, *json); });
 }
 
 }  // namespace mhla::cli

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mhla::io {
 
@@ -26,7 +27,8 @@ class FileBytes {
 
  private:
   FileBytes() = default;
-  std::string name_, copy_;
+  std::string name_;
+  std::vector<char> copy_;  // of exactly the size, so that the sanitizer sees its end
   std::string_view bytes_;
   bool mapped_ = false;
 };

@@ -37,6 +37,13 @@ class Archive {
       refuse(
           "a TorchScript archive holds code; save the weights: torch.save(m.state_dict(), path)");
     }
+    for (const ZipEntry& entry : entries_) {
+      if (entry.method == 0) continue;
+      refuse(
+          "entry ", shown(entry.name), " is compressed (method ", entry.method,
+          "), which torch.save never does; unpack it and pack it with 'zip -0 -r', or torch.save ",
+          "it again");
+    }
     const ZipEntry* order = find("byteorder");
     if (order != nullptr && order->bytes != "little") {
       refuse("byte order ", shown(order->bytes),

@@ -1,12 +1,13 @@
 // Checkpoints of several files, listed by an index.
-#include <algorithm>
+#include "io/safetensors_index.h"
+
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/json_events.h"
-#include "io/safetensors.h"
 #include "mhla/error.h"
 
 namespace mhla::io {
@@ -20,12 +21,11 @@ template <typename... Values>
 }
 
 // {"metadata": {anything}, "weight_map": {name: file}}; other keys are passed over.
-class Index : public JsonEvents {
+class IndexEvents : public JsonEvents {
  public:
-  explicit Index(const std::string& file) : file_(file) {}
+  explicit IndexEvents(const std::string& file) : file_(file) {}
 
-  std::map<std::string, std::string> shards;  // tensor -> file
-  Metadata metadata;
+  ShardIndex result;
 
   void key(std::string& name) override { (depth_ == 1 ? top_ : key_) = std::move(name); }
   void begin(char bracket) override {
@@ -45,7 +45,7 @@ class Index : public JsonEvents {
   }
   void text(std::string& value) override {
     if (depth_ == 2 && top_ == "weight_map") {
-      if (!shards.emplace(key_, std::move(value)).second) {
+      if (!result.shards.emplace(key_, std::move(value)).second) {
         corrupt(file_, "'weight_map': ", shown(key_), " is given twice");
       }
     } else {
@@ -61,7 +61,7 @@ class Index : public JsonEvents {
     if (top_ == "weight_map") {
       corrupt(file_, "'weight_map': ", shown(key_), ": expected a file name, got ", shown(value));
     }
-    if (depth_ == 2 && top_ == "metadata") metadata.emplace(key_, value);
+    if (depth_ == 2 && top_ == "metadata") result.metadata.emplace(key_, value);
   }
 
   const std::string& file_;
@@ -73,9 +73,7 @@ class Index : public JsonEvents {
 // The shard's real path. Nothing outside the index's own folder is opened, neither by name nor
 // through a link; where the index itself is a link, its target's folder counts as well.
 std::string shard_path(const std::string& index, const std::string& shard) {
-  const bool plain = !shard.empty() && shard != "." && shard != ".." &&
-                     shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-  if (!plain) {
+  if (!is_plain_file_name(shard)) {
     corrupt(index, "shard ", shown(shard), ": expected the plain name of a file beside the index; ",
             "do not use this checkpoint unless you trust its source");
   }
@@ -95,20 +93,26 @@ std::string shard_path(const std::string& index, const std::string& shard) {
   return real.string();
 }
 
-void read_index(const std::string& path, Index& index) {
-  const FilePointer file = FileBytes::map(path);
-  if (file->bytes().size() > kMaxSafetensorsHeader) {
-    corrupt(path, "index of ", file->bytes().size(), " bytes, at most ", kMaxSafetensorsHeader,
-            " are allowed");
-  }
-  parse_json(file->bytes(), "'" + path + "'", index);
-}
-
 }  // namespace
 
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+ShardIndex read_shard_index(const FilePointer& file) {
+  const std::string& name = file->name();
+  if (file->bytes().size() > kMaxSafetensorsHeader) {
+    corrupt(name, "index of ", file->bytes().size(), " bytes, at most ", kMaxSafetensorsHeader,
+            " are allowed");
+  }
+  IndexEvents events(name);
+  parse_json(file->bytes(), "'" + name + "'", events);
+  return std::move(events.result);
+}
+
 Checkpoint open_sharded(const std::string& index_path) {
-  Index index(index_path);
-  read_index(index_path, index);
+  ShardIndex index = read_shard_index(FileBytes::map(index_path));
   std::map<std::string, std::vector<std::string>> names;  // file -> tensors
   for (const auto& [tensor, shard] : index.shards) names[shard].push_back(tensor);
 

@@ -147,13 +147,7 @@ Entry read_entry(const FileBytes& file, const Reader& reader, std::uint64_t& at,
          " is encrypted; save the file without a password");
   }
   const Sizes sizes = sizes_of(file, header, extra);
-  if (method != 0) {
-    fail(ErrorCode::unsupported, "io", "'", file.name(), "': entry ", shown(name),
-         " is compressed (method ", method,
-         "), which torch.save never does; unpack it and pack it ",
-         "with 'zip -0 -r', or torch.save it again");
-  }
-  if (sizes.size != sizes.packed) {
+  if (method == 0 && sizes.size != sizes.packed) {
     corrupt(file, "entry ", shown(name), " is stored, but its sizes differ: ", sizes.packed,
             " and ", sizes.size);
   }
@@ -167,11 +161,11 @@ Entry read_entry(const FileBytes& file, const Reader& reader, std::uint64_t& at,
     corrupt(file, "entry ", shown(name), " has another name at ", sizes.offset);
   }
   const std::uint64_t begin = sizes.offset + kLocal + local_name + local_extra;
-  const std::string_view bytes = reader.slice(begin, sizes.size, "entry");
-  if (begin + sizes.size > data_end) {
+  const std::string_view bytes = reader.slice(begin, sizes.packed, "entry");
+  if (begin + sizes.packed > data_end) {
     corrupt(file, "entry ", shown(name), " reaches into the directory at ", data_end);
   }
-  return {{name, bytes}, sizes.offset, begin + sizes.size};
+  return {{name, bytes, method}, sizes.offset, begin + sizes.packed};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -110,7 +111,7 @@ TEST_F(Program, BadValuesAreUsageErrorsOfOneLine) {
   expect_usage_error(run("explain --sequence 8 --block 4 --threads 1000000000"), "0 to 1024");
   expect_usage_error(run("mixing --sequence 30000 --block 1 --out x.png"), "not be readable");
   expect_usage_error(run("completion tcsh"), "bash");
-  expect_usage_error(run("info extra"), "extra");
+  expect_usage_error(run("info file extra"), "extra");
 }
 
 TEST_F(Program, FailuresAtRunTimeExitWithOne) {
@@ -154,6 +155,30 @@ TEST_F(Program, ExplainJsonNamesTheChosenImplementation) {
   EXPECT_NE(document.at("problem").get<std::string>().find("separate_denominator=true"),
             std::string::npos);
   EXPECT_GT(document.at("forward").at("flops").get<double>(), 0);
+}
+
+TEST_F(Program, PrintsWhatACheckpointHolds) {
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}})";
+  const std::uint64_t length = header.size();
+  std::ofstream(path("m.safetensors"), std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&length), sizeof length) << header
+      << std::string(12, 'x');
+  const Result text = run("info " + path("m.safetensors"));
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("w       bf16   [2, 3]  12"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("  format  pt"), std::string::npos) << text.out;
+  const json document = json::parse(run("info --json " + path("m.safetensors")).out);
+  EXPECT_EQ(document["elements"], 6);
+  EXPECT_EQ(document["tensors"][0]["shape"], json({2, 3}));
+  EXPECT_EQ(document["metadata"]["format"], "pt");
+  const Result none = run("info " + path("none.pth"));
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("No such file"), std::string::npos) << none.err;
+  std::filesystem::resize_file(path("m.safetensors"), 50);
+  const Result cut = run("info " + path("m.safetensors"));
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_NE(cut.err.find("truncated"), std::string::npos) << cut.err;
 }
 
 TEST_F(Program, InfoListsImplementationsAndWhatTheyServe) {

@@ -1,4 +1,4 @@
-// Writes the seeds the fuzzers start from: a few problems, and one state of every form.
+// Writes the seeds the fuzzers start from: a few problems, one state of every form, checkpoints.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -7,6 +7,7 @@
 
 #include "mhla/error.h"
 #include "mhla/state.h"
+#include "support/torch_file.h"
 
 namespace {
 
@@ -74,6 +75,47 @@ void write_states(const fs::path& folder) {
   }
 }
 
+void write_safetensors(const fs::path& folder) {
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},)"
+      R"("b":{"dtype":"BF16","shape":[16],"data_offsets":[32,64]},)"
+      R"("empty":{"dtype":"BOOL","shape":[0,3],"data_offsets":[64,64]}})";
+  write(folder, header);  // the fuzzer adds the length and 64 bytes
+  write(folder, mhla::test::little(static_cast<std::uint64_t>(header.size())) + header +
+                    std::string(64, 'x'));
+  write(folder, R"({"metadata":{"total_size":64},"weight_map":{"a":"one.safetensors","b":"two"}})");
+}
+
+void write_torch_files(const fs::path& folder) {
+  namespace p = mhla::test::pickled;
+  const std::string storage = p::storage("FloatStorage", "0", 16);
+  const std::string nested = p::dict(
+      {{"model", p::dict({{"w", p::tensor(storage, 0, {2, 3}, {3, 1})},
+                          {"v", p::tensor(storage, 4, {3, 2}, {1, 3})}})},
+       {"ema", p::global("collections", "OrderedDict") + ")R" + p::text("w") +
+                   p::tensor(storage, 15, {}, {}) + "s}b"},
+       {"args", p::global("argparse", "Namespace") + ")\x81" +
+                    p::dict({{"lr", "G" + std::string(8, '\x3f')}}) + "b"},
+       {"list", p::tuple({p::integer(1), "\x88", "N"})}});
+  const std::string dtype = p::global("torch", "uint16");
+  const std::string untyped = p::tuple({p::text("storage"),
+                                        p::global("torch.storage", "UntypedStorage"), p::text("0"),
+                                        p::text("cpu"), p::integer(64)}) +
+                              "Q";
+  const std::string third = p::global("torch._utils", "_rebuild_tensor_v3") +
+                            p::tuple({untyped, p::integer(0), p::integers({8}), p::integers({1}),
+                                      "\x89", "N", dtype}) +
+                            "R";
+  for (const std::string& value :
+       {nested, third, p::dict({{"x", third + "q" + std::string(1, '\0')}})}) {
+    write(folder, "\x80\x02" + value + ".");  // the fuzzer packs it
+    for (const bool in64 : {false, true}) {
+      write(folder,
+            mhla::test::torch_file(value, {{"archive/data/0", std::string(64, 'x')}}, in64));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -84,6 +126,8 @@ int main(int argc, char** argv) {
   try {
     write_problems(fs::path(argv[1]) / "problem_fuzz");
     write_states(fs::path(argv[1]) / "state_file_fuzz");
+    write_safetensors(fs::path(argv[1]) / "safetensors_fuzz");
+    write_torch_files(fs::path(argv[1]) / "torch_file_fuzz");
   } catch (const std::exception& error) {
     std::cerr << "make_seeds: error: " << error.what() << "\n";
     return 1;
