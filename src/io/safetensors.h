@@ -20,7 +20,7 @@ Checkpoint read_safetensors(const FilePointer& file);
 Checkpoint open_sharded(const std::string& index_path);
 
 struct SaveOptions {
-  Metadata metadata;                 // {"format": "pt"} is what Python's loaders look for
+  Metadata metadata{};               // {"format": "pt"} is what Python's loaders look for
   std::uint64_t max_file_bytes = 0;  // of tensors in one file; 0: never split
 };
 

@@ -178,7 +178,9 @@ StateDict state_dict(const Checkpoint& checkpoint) {
 StateDict state_dict(const torch::nn::Module& module) {
   StateDict result;
   for (const auto& item : module.named_parameters()) result.emplace(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) result.emplace(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) result.emplace(item.key(), item.value());
+  }
   return result;
 }
 

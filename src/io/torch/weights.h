@@ -35,16 +35,16 @@ struct LoadOptions {
   // Throws with the report's text unless every tensor found its place.
   bool strict = true;
   // The name in the model of a tensor in the file; empty: leave it out, it is reported as ignored.
-  std::function<std::string(const std::string& name)> rename;
+  std::function<std::string(const std::string& name)> rename{};
   // Called where shapes differ in more than sizes of 1 (a 1x1 convolution loads into a linear layer
   // and the reverse without being asked): position embeddings, mixing matrices. Returns a tensor of
   // the wanted shape, or an undefined one: reported as mismatched. `how` goes into the report.
   std::function<at::Tensor(const std::string& name, const at::Tensor& stored, const Shape& wanted,
                            std::string& how)>
-      reshape;
+      reshape{};
   // Names in the model that the file may lack, such as the mixing matrices in a stock checkpoint:
   // reported as kept.
-  std::function<bool(const std::string& name)> may_be_missing;
+  std::function<bool(const std::string& name)> may_be_missing{};
 };
 
 // Copies into the module's parameters and buffers, converting type and device.
