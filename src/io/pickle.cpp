@@ -203,7 +203,7 @@ bool Machine::scalar(unsigned char opcode) {
     case 0x8a: push_long(number<std::uint8_t>()); return true;                // LONG1
     case 'G': push_real(); return true;                                       // BINFLOAT
     case 'X': push_text(take(number<std::uint32_t>())); return true;          // BINUNICODE
-    case 0x8c: push_text(take(number<std::uint8_t>())); return true;          // SHORT_BINUNICODE
+    case 0x8c:                                                                // SHORT_BINUNICODE
     case 'U': push_text(take(number<std::uint8_t>())); return true;           // SHORT_BINSTRING
     case 'C': push_bytes(number<std::uint8_t>()); return true;                // SHORT_BINBYTES
     case 'B': push_bytes(number<std::uint32_t>()); return true;               // BINBYTES
@@ -219,10 +219,10 @@ bool Machine::container(unsigned char opcode) {
     case 0x85: push_tuple(pop_many(1)); return true;         // TUPLE1
     case 0x86: push_tuple(pop_many(2)); return true;         // TUPLE2
     case 0x87: push_tuple(pop_many(3)); return true;         // TUPLE3
-    case ']': push_new(Kind::list); return true;             // EMPTY_LIST
+    case ']':                                                // EMPTY_LIST
     case 0x8f: push_new(Kind::list); return true;            // EMPTY_SET
     case 'a': append(pop_many(1)); return true;              // APPEND
-    case 'e': append(pop_to_mark()); return true;            // APPENDS
+    case 'e':                                                // APPENDS
     case 0x90: append(pop_to_mark()); return true;           // ADDITEMS
     case '}': push_new(Kind::dict); return true;             // EMPTY_DICT
     case 's': set_items(pop_many(2)); return true;           // SETITEM
@@ -258,7 +258,7 @@ bool Machine::step(unsigned char opcode) {
       push_global(module.text, name.text);
       return true;
     }
-    case 'R': push_call(); return true;     // REDUCE
+    case 'R':                               // REDUCE
     case 0x81: push_call(); return true;    // NEWOBJ
     case 'b': build(); return true;         // BUILD
     case 'Q': push_storage(); return true;  // BINPERSID

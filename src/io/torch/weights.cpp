@@ -185,11 +185,13 @@ StateDict state_dict(const torch::nn::Module& module) {
 }
 
 LoadReport load(torch::nn::Module& module, const StateDict& from, const LoadOptions& options) {
-  return load_as(module, from, options, "tensors in memory", {});
+  return load_as(module, from, options,
+                 options.source.empty() ? "tensors in memory" : options.source, {});
 }
 
 LoadReport load(torch::nn::Module& module, const Checkpoint& from, const LoadOptions& options) {
-  return load_as(module, state_dict(from), options, from.path(), from.notes());
+  return load_as(module, state_dict(from), options,
+                 options.source.empty() ? from.path() : options.source, from.notes());
 }
 
 LoadReport load(torch::nn::Module& module, const std::string& path, const LoadOptions& options) {

@@ -32,6 +32,8 @@ StateDict state_dict(const Checkpoint& checkpoint);
 StateDict state_dict(const torch::nn::Module& module);
 
 struct LoadOptions {
+  // What the report and its error call the origin; the checkpoint's path where there is one.
+  std::string source{};
   // Throws with the report's text unless every tensor found its place.
   bool strict = true;
   // The name in the model of a tensor in the file; empty: leave it out, it is reported as ignored.
