@@ -58,11 +58,16 @@ void PackScaledPairs(const Source<T>& from, const float* factor, float* to) {
 inline HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, Index width,
                                   float* to) {
   const Panels panels(width);
+  const Index ahead = 2 * stack.group_stride();  // the same part of a later group
   for (Index j = 0; j < panels.count; ++j) {
     const Index step = panels.width(j), first = panels.offset(j, rows);
     for (Index r = 0; r < rows; r += 2) {
       const float* even = stack.at(first + r * step, block);
       const float* odd = stack.at(first + (r + 1) * step, block);
+      for (Index x = 0; x < step; x += 16) {
+        __builtin_prefetch(even + ahead + x, 0, 2);
+        __builtin_prefetch(odd + ahead + x, 0, 2);
+      }
       for (Index x = 0; x < step; x += kLanes, to += kLanes) {
         const VF second = r + 1 < rows ? Rounded(Load(odd + x)) : hn::Zero(DF());
         Store(Paired(Rounded(Load(even + x)), second), to);

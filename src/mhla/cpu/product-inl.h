@@ -90,10 +90,9 @@ class Ahead {
     for (const Index end = std::min(count_, next_ + per_tile_); next_ < end; ++next_) {
       for (int s = 0; s < used_; ++s) {
         const char* row = streams_[s].data + (at_ ? at_[next_] : next_) * streams_[s].stride;
-        const char* end_of_row = row + streams_[s].bytes -
-                                 1;  // rows need not begin at a cache line
+        const char* end_of_row = row + streams_[s].bytes;
+        row -= reinterpret_cast<std::uintptr_t>(row) % 64;  // each line once, wherever rows begin
         for (; row < end_of_row; row += 64) __builtin_prefetch(row, 0, 2);
-        __builtin_prefetch(end_of_row, 0, 2);
       }
     }
   }
