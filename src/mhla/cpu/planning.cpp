@@ -66,9 +66,9 @@ double dense_seconds(const Problem& problem, const PlanOptions& options) {
     const Sequence& query = problem.layout.sequences()[s];
     const double nq = static_cast<double>(query.tokens);
     const double nk = static_cast<double>(problem.keys().sequences()[s].tokens);
-    // Rows of a tile see as many keys as the last of them.
-    const double seen = masked ? std::min(nk, (nk + static_cast<double>(dense_rows(true))) / 2)
-                               : nk;
+    // Rows of a tile see as many keys as the last of them, in whole panels.
+    const double more = static_cast<double>(dense_rows(true) + 2 * kWidestLanes);
+    const double seen = masked ? std::min(nk, (nk + more) / 2) : nk;
     flops += nq * seen * score + static_cast<double>(query.blocks) * seen * kDenseWeight +
              nk * features(problem) * kDenseToken + kDenseHead;
   }
