@@ -27,6 +27,7 @@ CASES = [
     Case(sequence(65, block=64), batch=1, separate=True, feature_map="elu1"),
     Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
     Case(grid((20, 33), block=(16, 16)), batch=2),
+    Case(grid((20, 33), block=(16, 16)), batch=2, dk=32),
     Case(sequence(204, block=2), batch=1, dk=32),
 ]
 

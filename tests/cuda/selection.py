@@ -179,6 +179,15 @@ def tiles():
         Case(sequence(630, block=210), dk=128, layout_k=picture, heads=3),
         Case(grid((21, 30, 50), blocks=(3, 5, 10)), batch=1, heads=2, dk=128, strides="fused"),
         Case(grid((256, 256), block=(16, 16)), batch=1, heads=1, dk=64, strides="fused"),
+    ] + [  # two heads of 32 columns a tile
+        Case(grid((56, 56), block=(8, 8)), dk=32, batch=37, heads=4, strides="fused"),
+        Case(short_video, dk=32, batch=1, heads=6, strides="fused"),
+        Case(short_picture, dk=32, batch=3, heads=4, feature_map="elu1"),
+        Case(picture, dk=32, heads=2, strides="heads_first"),
+        Case(picture, dk=32, heads=6, per_head=True, eps=0.5, scale=0.25),
+        Case(picture, dk=32, heads=4, layout_k=sequence(1000, block=64), feature_map="relu"),
+        Case(sequence(1000, block=64), dk=32, normalizer="none", feature_map="identity"),
+        Case(sequence(1000, block=50), dk=32, mask="block_causal", heads=4),
     ]
 
 

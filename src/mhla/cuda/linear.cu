@@ -398,7 +398,7 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   const double summaries = static_cast<double>(problem.batch * problem.heads) *
                            (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) *
                            static_cast<double>(plan.entries) * plan.types->summary_size;
-  const double rate = plan.tiles.kernels != nullptr  ? 3.4e12
+  const double rate = plan.tiles.kernels != nullptr  ? 3.9e12
                       : problem.dtype == DType::bf16 ? 2.5e12
                                                      : 0.8e12;
   constexpr double kLaunch = 3e-6;

@@ -172,8 +172,10 @@ LinearPlan linear_plan(const Problem& problem) {
   if (packed && !plan.given) plan.tiles = sm90::tile_plan(problem);
 
   plan.resident = resident_for(problem, plan);
-  if (plan.resident != nullptr) {
-    plan.slabs = sm90::slab_plan(problem.device.index, std::max(plan.q_blocks, plan.k_blocks));
+  const int most_blocks = std::max(plan.q_blocks, plan.k_blocks);
+  const bool few_blocks = plan.tiles.kernels != nullptr && plan.matrices == 1 && most_blocks <= 64;
+  if (plan.resident != nullptr || few_blocks) {
+    plan.slabs = sm90::slab_plan(problem.device.index, most_blocks);
   }
   plan.mix = &mix_for(plan.types->mix, plan.rows);
   plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
@@ -182,6 +184,10 @@ LinearPlan linear_plan(const Problem& problem) {
   plan.mix_tasks = static_cast<int>(tasks.size());
   plan.mix_transposed_tasks = static_cast<int>(back.size());
   choose_groups(problem, plan);
+  // A tile may hold two heads, which must not be cut apart.
+  if (plan.tiles.kernels != nullptr && plan.group_heads % plan.tiles.kernels->heads != 0) {
+    plan.tiles = {};
+  }
   plan.mix_slabs = slabs_per_block(plan, *plan.mix, plan.mix_tasks);
   plan.mix_transposed_slabs = slabs_per_block(plan, *plan.mix_transposed,
                                               plan.mix_transposed_tasks);

@@ -3,6 +3,6 @@
 
 namespace mhla::cuda::sm90 {
 
-const TileKernels& tile_kernels_128() { return kTileKernels<128>; }
+const TileKernels& tile_kernels_128() { return kTileKernels<128, 1>; }
 
 }  // namespace mhla::cuda::sm90

@@ -3,6 +3,6 @@
 
 namespace mhla::cuda::sm90 {
 
-const TileKernels& tile_kernels_64() { return kTileKernels<64>; }
+const TileKernels& tile_kernels_64() { return kTileKernels<64, 1>; }
 
 }  // namespace mhla::cuda::sm90

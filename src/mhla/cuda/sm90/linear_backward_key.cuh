@@ -6,20 +6,28 @@
 namespace mhla::cuda::sm90 {
 
 // Warpgroups take turns with the tiles; gradients leave from where k and v were.
-template <int D>
-struct BackwardKeyMemory : TileMemory<D, D == 128 ? 2 : 3, 2, D == 128 ? 4 : 10, 2, 0, 128> {
-  using Base = TileMemory<D, D == 128 ? 2 : 3, 2, D == 128 ? 4 : 10, 2, 0, 128>;
+template <int W, int kHeads>
+struct BackwardKeyMemory : TileMemory<W, kHeads, W == 128 ? 2 : 3, 2, W == 128 ? 4 : 10,
+                                      W == 128      ? 2
+                                      : kHeads == 1 ? 4
+                                                    : 8,
+                                      0, 128> {
+  using Base = TileMemory<W, kHeads, W == 128 ? 2 : 3, 2, W == 128 ? 4 : 10,
+                          W == 128      ? 2
+                          : kHeads == 1 ? 4
+                                        : 8,
+                          0, 128>;
   using Base::Base;
   static constexpr int kThreadBlocks = 1;
-  static constexpr int kRegisters = D == 128 ? 232 : 152, kMoverRegisters = D == 128 ? 40 : 56;
+  static constexpr int kRegisters = W == 128 ? 232 : 152, kMoverRegisters = W == 128 ? 40 : 56;
 };
 
-template <int D>
-__global__ void __launch_bounds__(BackwardKeyMemory<D>::kThreads,
-                                  BackwardKeyMemory<D>::kThreadBlocks)
+template <int W, int kHeads>
+__global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
+                                  BackwardKeyMemory<W, kHeads>::kThreadBlocks)
     tile_backward_kv(const __grid_constant__ TileArgs args) {
-  using M = BackwardKeyMemory<D>;
-  constexpr int kSteps = D / 16;
+  using M = BackwardKeyMemory<W, kHeads>;
+  constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start({.ready = 4, .slot_empty = 4 * M::kGroups});
@@ -59,35 +67,47 @@ __global__ void __launch_bounds__(BackwardKeyMemory<D>::kThreads,
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) load_fragment<false>(v[s], at(v_tile, s));
       map.apply(k);
-      float d_v[D / 2], d_k[D / 2];
+      float d_v[kHeads][M::D / 2], d_k[kHeads][M::D / 2];
       wgmma_fence();
-      wgmma<bf16, D, true, false>(d_v, k[0], inner_rows<M::kHalfSummary>(summary, 0));
 #pragma unroll
-      for (int s = 1; s < kSteps; ++s) {
-        wgmma<bf16, D, true, true>(d_v, k[s], inner_rows<M::kHalfSummary>(summary, s));
+      for (int h = 0; h < kHeads; ++h) {
+        wgmma<bf16, M::D, true, false>(d_v[h], k[h * kHeadSteps], M::summary_rows(summary, h, 0));
+#pragma unroll
+        for (int s = 1; s < kHeadSteps; ++s) {
+          wgmma<bf16, M::D, true, true>(d_v[h], k[h * kHeadSteps + s],
+                                        M::summary_rows(summary, h, s));
+        }
       }
       wgmma_commit();
-      wgmma<bf16, D, false, false>(d_k, v[0], inner_columns<M::kHalfSummary>(summary, 0));
 #pragma unroll
-      for (int s = 1; s < kSteps; ++s) {
-        wgmma<bf16, D, false, true>(d_k, v[s], inner_columns<M::kHalfSummary>(summary, s));
+      for (int h = 0; h < kHeads; ++h) {
+        wgmma<bf16, M::D, false, false>(d_k[h], v[h * kHeadSteps],
+                                        M::summary_columns(summary, h, 0));
+#pragma unroll
+        for (int s = 1; s < kHeadSteps; ++s) {
+          wgmma<bf16, M::D, false, true>(d_k[h], v[h * kHeadSteps + s],
+                                         M::summary_columns(summary, h, s));
+        }
       }
       wgmma_commit();
       wgmma_wait<1>();
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
-        const float* x = d_v + 8 * s;
+        const float* x = d_v[s / kHeadSteps] + 8 * (s % kHeadSteps);
         store_fragment(at(v_tile, s), ptx::pack_bf16(x[0], x[1]), ptx::pack_bf16(x[2], x[3]),
                        ptx::pack_bf16(x[4], x[5]), ptx::pack_bf16(x[6], x[7]));
       }
       wgmma_wait<0>();
-      std::uint32_t words[kSteps * 4];
-      const std::uint32_t z = summary + M::kSummary + seat.lane % 4 * 4;
-      std::uint32_t dz[D / 8];
+      std::uint32_t words[kSteps * 4], dz[W / 8];
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) dz[j] = args.normalized ? load_word(z + j * 16) : 0u;
+      for (int j = 0; j < W / 8; ++j) {
+        constexpr int kHeadWords = M::D / 8;
+        const std::uint32_t z = M::key_sum(summary, j / kHeadWords);
+        dz[j] = args.normalized ? load_word(z + j % kHeadWords * 16) : 0u;
+      }
       map.slopes<kSteps>(words, k, [&](int w, int i) {
-        return d_k[2 * w + i] + __uint_as_float(i == 0 ? dz[w / 2] << 16 : dz[w / 2] & 0xffff0000u);
+        return d_k[w / (4 * kHeadSteps)][2 * (w % (4 * kHeadSteps)) + i] +
+               __uint_as_float(i == 0 ? dz[w / 2] << 16 : dz[w / 2] & 0xffff0000u);
       });
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {

@@ -7,19 +7,28 @@
 namespace mhla::cuda::sm90 {
 
 // d_q leaves from where q was, dS~ from where S~ was.
-template <int D>
-struct BackwardQueryMemory : TileMemory<D, D / 64, 2, D == 128 ? 4 : 5, 2, 2 * 1024 + 768, 128> {
-  using Base = TileMemory<D, D / 64, 2, D == 128 ? 4 : 5, 2, 2 * 1024 + 768, 128>;
+template <int W, int kHeads>
+struct BackwardQueryMemory : TileMemory<W, kHeads, W / 64, 2, W == 128 ? 4 : 5,
+                                        W == 128      ? 2
+                                        : kHeads == 1 ? 3
+                                                      : 5,
+                                        2 * 1024 + 768, 128> {
+  using Base = TileMemory<W, kHeads, W / 64, 2, W == 128 ? 4 : 5,
+                          W == 128      ? 2
+                          : kHeads == 1 ? 3
+                                        : 5,
+                          2 * 1024 + 768, 128>;
   using Base::Base;
-  static constexpr int kThreadBlocks = D == 128 ? 1 : 2;
-  static constexpr int kRegisters = D == 128 ? 232 : 208, kMoverRegisters = 40;
+  static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
+  static constexpr int kRegisters = W == 128 ? 232 : 208, kMoverRegisters = 40;
   // Denominators and products of rows, [turn][group][64] pairs of floats.
   __device__ __forceinline__ std::uint32_t parts(int turn, int group) const {
     return this->scratch() + turn * 1024 + group * 512;
   }
-  // Of the rows of a tile, 64 bf16 numbers each: factors, high and low parts of e.
-  __device__ __forceinline__ std::uint32_t scalars(int group) const {
-    return this->scratch() + 2 * 1024 + group * 384;
+  // Of the rows of a tile, 64 bf16 numbers each: factors, high and low parts of e. For every
+  // group, or for both heads of the only one.
+  __device__ __forceinline__ std::uint32_t scalars(int group, int head) const {
+    return this->scratch() + 2 * 1024 + (group + head) * 384;
   }
 };
 
@@ -39,12 +48,14 @@ struct RowScalars {
   }
 };
 
-template <int D>
-__global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
-                                  BackwardQueryMemory<D>::kThreadBlocks)
+template <int W, int kHeads>
+__global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
+                                  BackwardQueryMemory<W, kHeads>::kThreadBlocks)
     tile_backward_q(const __grid_constant__ TileArgs args) {
-  using M = BackwardQueryMemory<D>;
-  constexpr int kSteps = D / 16;
+  using M = BackwardQueryMemory<W, kHeads>;
+  // Steps of 16 columns: of d_o of a head, and of this group's part of q of a head.
+  constexpr int kSteps = M::D / 16, kOwnSteps = 4 / kHeads;
+  const auto head_of = [](int word) { return word / (4 * kOwnSteps); };
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(
@@ -64,14 +75,16 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
   const int row = seat.warp * 16 + seat.lane / 4;  // and row + 8
   Turn stage, slot;
   int turn = 0;
+  float ds[W / 2] = {};
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const std::uint32_t summary = memory.slot(slot.index);
-    const std::uint32_t z = summary + M::kSummary + seat.group * 128 + seat.lane % 4 * 4;
+    const auto key_sum = [&](int head) {  // this group's part
+      return M::key_sum(summary, head) + seat.group * 128;
+    };
     barrier_wait(memory.slot_full(slot.index), slot.parity);
-    float ds[D / 2], dz[4] = {};
-#pragma unroll
-    for (float& x : ds) x = 0.f;
+    float dz[4] = {};
+    int busy = -1;  // the stage that dS~ still reads
 #pragma unroll 1
     for (int t = 0; t < layout.tiles; ++t) {
       barrier_wait(memory.full(stage.index), stage.parity);
@@ -82,47 +95,57 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
       for (int s = 0; s < 4; ++s) load_fragment<false>(a[s], seat.row_at(queries, s));
 
       // S~ d_o: times phi(q) it gives <d_o, o> / factor, with an o that was never rounded.
-      float x[32];
-      const std::uint32_t own_rows = summary + seat.group * M::kHalfTile;
+      float x[kHeads][32 / kHeads];
       wgmma_fence();
-      wgmma_shared<bf16, false>(x, inner_columns<M::kHalfTile>(d_o, 0),
-                                inner_columns<M::kHalfSummary>(own_rows, 0));
 #pragma unroll
-      for (int s = 1; s < kSteps; ++s) {
-        wgmma_shared<bf16, true>(x, inner_columns<M::kHalfTile>(d_o, s),
-                                 inner_columns<M::kHalfSummary>(own_rows, s));
+      for (int h = 0; h < kHeads; ++h) {
+        const auto rows = [&](int s) { return inner_columns<M::kHalfTile>(d_o, h * kSteps + s); };
+        const auto own = [&](int s) { return M::summary_columns(summary, h, s, seat.group * 64); };
+        wgmma_shared<bf16, false>(x[h], rows(0), own(0));
+#pragma unroll
+        for (int s = 1; s < kSteps; ++s) wgmma_shared<bf16, true>(x[h], rows(s), own(s));
       }
       wgmma_commit();
+      wgmma_wait<1>();  // dS~ of the tile before
+      if (busy >= 0) arrive_read(memory.empty(busy));
       std::uint32_t columns[4][4];
 #pragma unroll
       for (int s = 0; s < 4; ++s) load_fragment<true>(columns[s], seat.column_at(queries, s));
       map.apply(a);
       map.apply(columns);
-      float den[4] = {}, product[2] = {};
+      float den[kHeads][4] = {}, product[kHeads][2] = {};
       if (args.normalized) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          ptx::mma_bf16(den, a[s], load_word(z + s * 32), load_word(z + s * 32 + 16));
+          const std::uint32_t z = key_sum(s / kOwnSteps) + s % kOwnSteps * 32;
+          ptx::mma_bf16(den[s / kOwnSteps], a[s], load_word(z), load_word(z + 16));
         }
       }
       wgmma_wait<0>();
 
       // Row scalars from the columns of all groups.
-      RowScalars scalars[2] = {{args.scale, 0.f}, {args.scale, 0.f}};
+      RowScalars scalars[kHeads][2];
+      float total[kHeads][2];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        total[h][0] = den[h][0];
+        total[h][1] = den[h][2];
+      }
       if (args.normalized) {
 #pragma unroll
         for (int w = 0; w < 16; ++w) {
           const std::uint32_t pair = a[w / 4][w % 4];
-          product[w % 2] += __uint_as_float(pair << 16) * x[2 * w] +
-                            __uint_as_float(pair & 0xffff0000u) * x[2 * w + 1];
+          const float* y = x[head_of(w)] + 2 * (w % (4 * kOwnSteps));
+          product[head_of(w)][w % 2] += __uint_as_float(pair << 16) * y[0] +
+                                        __uint_as_float(pair & 0xffff0000u) * y[1];
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          product[i] += ptx::exchange(product[i], 1);
-          product[i] += ptx::exchange(product[i], 2);
+        for (int i = 0; i < 2 * kHeads; ++i) {
+          float& sum = product[i / 2][i % 2];
+          sum += ptx::exchange(sum, 1);
+          sum += ptx::exchange(sum, 2);
         }
       }
-      float total[2] = {den[0], den[2]};
       // NOTE: ldmatrix queues behind products, and a barrier might overtake it. So what precedes
       // the barrier depends on the columns; there are never 2^31 tasks, and the sum is zero.
       std::uint32_t loaded = 0;
@@ -134,8 +157,8 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const std::uint32_t at = memory.parts(turn, seat.group) + (row + 8 * i) * 8 + loaded;
-            store_float(at, total[i]);
-            store_float(at + 4, product[i]);
+            store_float(at, total[0][i]);
+            store_float(at + 4, product[0][i]);
           }
         }
         ptx::sync_warps(8, M::kGroups * 128);
@@ -143,8 +166,8 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
         for (int i = 0; i < 2; ++i) {
           const std::uint32_t first = memory.parts(turn, 0) + (row + 8 * i) * 8,
                               second = first + 512;
-          total[i] = load_float(first) + load_float(second);
-          product[i] = load_float(first + 4) + load_float(second + 4);
+          total[0][i] = load_float(first) + load_float(second);
+          product[0][i] = load_float(first + 4) + load_float(second + 4);
         }
         turn ^= 1;
       } else {
@@ -152,21 +175,31 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
       }
       const int rows = rows_of(layout, t);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (args.normalized) {
-          const float factor = row + 8 * i < rows ? row_factor(args, total[i]) : 0.f;
-          scalars[i] = {factor, -factor * factor * product[i]};
+      for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          scalars[h][i] = {args.scale, 0.f};
+          if (args.normalized) {
+            const float factor = row + 8 * i < rows ? row_factor(args, total[h][i]) : 0.f;
+            scalars[h][i] = {factor, -factor * factor * product[h][i]};
+          }
+          if (seat.lane % 4 == 0) {
+            scalars[h][i].note(memory.scalars(seat.group, h) + (row + 8 * i) * 2);
+          }
         }
-        if (seat.lane % 4 == 0) scalars[i].note(memory.scalars(seat.group) + (row + 8 * i) * 2);
       }
 
       // d_q = (S~ d_o * factor + e z) * phi'(q).
       std::uint32_t words[16], zs[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) zs[j] = args.normalized ? load_word(z + j * 16) : 0u;
+      for (int j = 0; j < 8; ++j) {
+        const std::uint32_t z = key_sum(head_of(2 * j)) + j % (2 * kOwnSteps) * 16;
+        zs[j] = args.normalized ? load_word(z) : 0u;
+      }
       map.slopes<4>(words, a, [&](int w, int i) {
+        const RowScalars& of_row = scalars[head_of(w)][w % 2];
         const float key = __uint_as_float(i == 0 ? zs[w / 2] << 16 : zs[w / 2] & 0xffff0000u);
-        return x[2 * w + i] * scalars[w % 2].factor + scalars[w % 2].e * key;
+        return x[head_of(w)][2 * (w % (4 * kOwnSteps)) + i] * of_row.factor + of_row.e * key;
       });
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
@@ -178,7 +211,8 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
 
       // dS~ += phi(q)^T diag(factor) d_o and dz~ += phi(q)^T e. e comes as the sum of two bf16
       // numbers, which end in the first two columns of dz.
-      const std::uint32_t pairs = memory.scalars(seat.group) + seat.lane % 4 * 4;
+      const std::uint32_t pairs = memory.scalars(seat.group, kHeads == 1 ? 0 : seat.warp / 2) +
+                                  seat.lane % 4 * 4;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
         if (args.normalized) {
@@ -198,15 +232,17 @@ __global__ void __launch_bounds__(BackwardQueryMemory<D>::kThreads,
         }
       }
       wgmma_fence();
+      wgmma_if<W>(ds, columns[0], inner_rows<M::kHalfTile>(d_o, 0), t);
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        wgmma<bf16, D, true, true>(ds, columns[s], inner_rows<M::kHalfTile>(d_o, s));
+      for (int s = 1; s < 4; ++s) {
+        wgmma<bf16, W, true, true>(ds, columns[s], inner_rows<M::kHalfTile>(d_o, s));
       }
       wgmma_commit();
-      wgmma_wait<0>();
-      arrive_read(memory.empty(stage.index));
+      busy = stage.index;
       stage.advance(M::kStages);
     }
+    wgmma_wait<0>();
+    arrive_read(memory.empty(busy));
     // NOTE: all groups have read S~: they have met since.
     put_summary<M>(summary, seat, ds, dz[0] + dz[1], dz[2] + dz[3], args.normalized);
     arrive_written(memory.slot_ready(slot.index));

@@ -13,11 +13,12 @@ constexpr TileKernel tile_kernel(void (*entry)(TileArgs)) {
   return {entry, M::kThreads, M::kBytes, M::kThreadBlocks};
 }
 
-template <int D>
+template <int W, int kHeads>
 inline const TileKernels kTileKernels{
-    .summaries = tile_kernel<SummariesMemory<D>>(tile_summaries<D>),
-    .readout = tile_kernel<ReadoutMemory<D>>(tile_readout<D>),
-    .backward_q = tile_kernel<BackwardQueryMemory<D>>(tile_backward_q<D>),
-    .backward_kv = tile_kernel<BackwardKeyMemory<D>>(tile_backward_kv<D>)};
+    .heads = kHeads,
+    .summaries = tile_kernel<SummariesMemory<W, kHeads>>(tile_summaries<W, kHeads>),
+    .readout = tile_kernel<ReadoutMemory<W, kHeads>>(tile_readout<W, kHeads>),
+    .backward_q = tile_kernel<BackwardQueryMemory<W, kHeads>>(tile_backward_q<W, kHeads>),
+    .backward_kv = tile_kernel<BackwardKeyMemory<W, kHeads>>(tile_backward_kv<W, kHeads>)};
 
 }  // namespace mhla::cuda::sm90

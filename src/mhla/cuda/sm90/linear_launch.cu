@@ -26,15 +26,17 @@ int hopper_multiprocessors(int device) {
 }  // namespace
 
 TilePlan tile_plan(const Problem& problem) {
-  const bool width = problem.dk == problem.dv && (problem.dk == 64 || problem.dk == 128);
-  if (!width || problem.dtype != DType::bf16 || problem.mask == Mask::causal) return {};
+  if (problem.dk != problem.dv || problem.dtype != DType::bf16 || problem.mask == Mask::causal) {
+    return {};
+  }
+  const TileKernels* kernels = problem.dk == 32 && problem.heads % 2 == 0 ? &tile_kernels_32()
+                               : problem.dk == 64                         ? &tile_kernels_64()
+                               : problem.dk == 128                        ? &tile_kernels_128()
+                                                                          : nullptr;
   const int multiprocessors = hopper_multiprocessors(problem.device.index);
   const auto q = tile_layout(problem.layout), k = tile_layout(problem.keys());
-  if (multiprocessors == 0 || !q || !k) return {};
-  return {.kernels = problem.dk == 64 ? &tile_kernels_64() : &tile_kernels_128(),
-          .q = *q,
-          .k = *k,
-          .multiprocessors = multiprocessors};
+  if (kernels == nullptr || multiprocessors == 0 || !q || !k) return {};
+  return {.kernels = kernels, .q = *q, .k = *k, .multiprocessors = multiprocessors};
 }
 
 void allow_tiles(const TilePlan& plan) {
@@ -48,8 +50,9 @@ void allow_tiles(const TilePlan& plan) {
 
 SlabPlan slab_plan(int device, int blocks) {
   const int multiprocessors = hopper_multiprocessors(device);
-  if (multiprocessors == 0 || blocks <= 96 || blocks > 256) return {};
-  return {.kernels = &slab_kernels(blocks <= 160), .multiprocessors = multiprocessors};
+  const bool few = blocks > 16 && blocks <= 64, many = blocks > 96 && blocks <= 256;
+  if (multiprocessors == 0 || !(few || many)) return {};
+  return {.kernels = &slab_kernels(blocks), .multiprocessors = multiprocessors};
 }
 
 void allow_slabs(const SlabPlan& plan) {
@@ -95,7 +98,14 @@ TileCall::TileCall(const Problem& problem, const TilePlan& plan, int entries, bo
 
 bool TileCall::take(Tensor& tensor, const TensorView& view, const TileLayout& layout) const {
   if (!view.defined()) return true;
-  const auto map = slice_map(view, layout);
+  TensorView tiles = view;  // two heads as one
+  if (plan_.kernels->heads == 2) {
+    if (view.strides[2] != view.shape[3]) return false;
+    tiles.shape[2] /= 2;
+    tiles.shape[3] *= 2;
+    tiles.strides[2] *= 2;
+  }
+  const auto map = slice_map(tiles, layout);
   if (!map) return false;
   tensor = {.map = *map, .defined = true};
   return true;
@@ -116,10 +126,10 @@ bool TileCall::take(const BackwardInputs& inputs, const BackwardOutputs& outputs
 TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const {
   TileArgs args = common_;
   args.layout = layout;
-  args.tasks = layout.blocks * group.batch * group.heads;
   args.batch_first = group.batch_first;
-  args.head_first = group.head_first;
-  args.heads = group.heads;
+  args.head_first = group.head_first / plan_.kernels->heads;
+  args.heads = group.heads / plan_.kernels->heads;
+  args.tasks = layout.blocks * group.batch * args.heads;
   return args;
 }
 

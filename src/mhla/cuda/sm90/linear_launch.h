@@ -24,7 +24,7 @@ struct SlabPlan {
   const SlabKernels* kernels = nullptr;
   int multiprocessors = 0;
 };
-// For one bf16 matrix of weights of 97 to 256 rows and columns.
+// For one bf16 matrix of weights of 17 to 64 or 97 to 256 rows and columns.
 SlabPlan slab_plan(int device, int blocks);
 void allow_slabs(const SlabPlan& plan);
 

@@ -14,9 +14,9 @@ constexpr SlabKernels kernels_of() {
 
 }  // namespace
 
-const SlabKernels& slab_kernels(bool small) {
-  static const SlabKernels kSmall = kernels_of<160>(), kLarge = kernels_of<256>();
-  return small ? kSmall : kLarge;
+const SlabKernels& slab_kernels(int blocks) {
+  static const SlabKernels kLists[] = {kernels_of<64>(), kernels_of<160>(), kernels_of<256>()};
+  return kLists[blocks <= 64 ? 0 : blocks <= 160 ? 1 : 2];
 }
 
 }  // namespace mhla::cuda::sm90

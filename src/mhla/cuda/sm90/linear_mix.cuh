@@ -1,6 +1,6 @@
-// The second pass on Hopper for 97 to 256 blocks: S~ = m S (Eq. 5), 64 entries of all summaries of
-// a pair at a time. The entries are the rows of the product, the blocks that are written its
-// columns.
+// The second pass on Hopper for up to 64, 160 or 256 blocks: S~ = m S (Eq. 5), 64 entries of all
+// summaries of a pair at a time. The entries are the rows of the product, the blocks that are
+// written its columns.
 #pragma once
 
 #include "mhla/cuda/sm90/linear_tile.cuh"
@@ -10,10 +10,10 @@ namespace mhla::cuda::sm90 {
 // kBlocks rows of 128 bytes: 64 weights or entries each. Results leave from where the slab was.
 template <int kBlocks_>
 struct SlabMemory {
-  static constexpr int kBlocks = kBlocks_, kStages = kBlocks == 160 ? 7 : 3;
-  static constexpr int kGroups = kBlocks == 160 ? 3 : 2, kThreads = kGroups * 128 + 128;
-  static constexpr int kRegisters = kBlocks == 160 ? 152 : 232,
-                       kMoverRegisters = kBlocks == 160 ? 56 : 40;
+  static constexpr int kBlocks = kBlocks_, kStages = kBlocks == 64 ? 16 : kBlocks == 160 ? 7 : 3;
+  static constexpr int kGroups = kBlocks == 256 ? 2 : 3, kThreads = kGroups * 128 + 128;
+  static constexpr int kRegisters = kBlocks == 256 ? 232 : 152,
+                       kMoverRegisters = kBlocks == 256 ? 40 : 56;
   static constexpr int kSlab = kBlocks * 128, kHalves = (kBlocks + 63) / 64,
                        kWeights = kHalves * kSlab;
   static constexpr int kUsed = kWeights + kStages * kSlab + (3 * kStages + 1) * 8;
@@ -61,22 +61,29 @@ __device__ __forceinline__ void load_slabs(const SlabArgs& args, const M& memory
 template <typename M>
 __device__ __forceinline__ void store_slabs(const SlabArgs& args, const M& memory) {
   Turn stage;
+  int leaving = -1;  // small slabs: the next is stored while this one is still being read
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.pairs * args.slabs; task += gridDim.x) {
     barrier_wait(memory.ready(stage.index), stage.parity);
     store_slice(args.out, slab_place(args, task), memory.slab(stage.index));
     stores_commit();
-    stores_wait_read();
-    barrier_arrive(memory.empty(stage.index));
+    if constexpr (M::kStages > 8) {
+      stores_wait_read<1>();
+      if (leaving >= 0) barrier_arrive(memory.empty(leaving));
+      leaving = stage.index;
+    } else {
+      stores_wait_read<0>();
+      barrier_arrive(memory.empty(stage.index));
+    }
     stage.advance(M::kStages);
   }
   stores_wait_all();
 }
 
-// Columns of a product: as many as there are blocks, 128 and 32 or all 256 at once.
+// Columns of a product: as many as there are blocks, 128 and 32 or all at once.
 template <int kBlocks>
 struct SlabSum {
-  static constexpr int kFirst = kBlocks == 160 ? 128 : 256;
+  static constexpr int kFirst = kBlocks == 160 ? 128 : kBlocks;
   float first[kFirst / 2], rest[16];
 
   // += 16 blocks that are read. kTransposed: weights are [read][written].

@@ -6,16 +6,23 @@
 namespace mhla::cuda::sm90 {
 
 // Warpgroups take turns with the tiles; o leaves from where q was.
-template <int D>
-struct ReadoutMemory : TileMemory<D, 2, 1, 8, 2, 0> {
-  using TileMemory<D, 2, 1, 8, 2, 0>::TileMemory;
-  static constexpr int kThreadBlocks = D == 128 ? 1 : 2;
+template <int W, int kHeads>
+struct ReadoutMemory : TileMemory<W, kHeads, 2, 1, 8,
+                                  W == 128      ? 2
+                                  : kHeads == 1 ? 4
+                                                : 8,
+                                  0> {
+  using Base = TileMemory<W, kHeads, 2, 1, 8, W == 128 ? 2 : kHeads == 1 ? 4 : 8, 0>;
+  using Base::Base;
+  static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
 };
 
-template <int D>
-__global__ void __launch_bounds__(ReadoutMemory<D>::kThreads, ReadoutMemory<D>::kThreadBlocks)
+template <int W, int kHeads>
+__global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
+                                  ReadoutMemory<W, kHeads>::kThreadBlocks)
     tile_readout(const __grid_constant__ TileArgs args) {
-  using M = ReadoutMemory<D>;
+  using M = ReadoutMemory<W, kHeads>;
+  constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start({.ready = 4, .slot_empty = 4 * M::kGroups});
@@ -45,40 +52,47 @@ __global__ void __launch_bounds__(ReadoutMemory<D>::kThreads, ReadoutMemory<D>::
       if (!mine) continue;
       barrier_wait(memory.full(here), parity);
       const std::uint32_t tile = memory.tile(here, 0);
-      std::uint32_t a[D / 16][4];
+      std::uint32_t a[kSteps][4];
 #pragma unroll
-      for (int s = 0; s < D / 16; ++s) {
+      for (int s = 0; s < kSteps; ++s) {
         load_fragment<false>(a[s], seat.row_at(tile + s / 4 * M::kHalfTile, s % 4));
       }
       map.apply(a);
-      float sum[D / 2];
+      float sum[kHeads][M::D / 2];
       wgmma_fence();
-      wgmma<bf16, D, true, false>(sum, a[0], inner_rows<M::kHalfSummary>(summary, 0));
 #pragma unroll
-      for (int s = 1; s < D / 16; ++s) {
-        wgmma<bf16, D, true, true>(sum, a[s], inner_rows<M::kHalfSummary>(summary, s));
+      for (int h = 0; h < kHeads; ++h) {
+        wgmma<bf16, M::D, true, false>(sum[h], a[h * kHeadSteps], M::summary_rows(summary, h, 0));
+#pragma unroll
+        for (int s = 1; s < kHeadSteps; ++s) {
+          wgmma<bf16, M::D, true, true>(sum[h], a[h * kHeadSteps + s],
+                                        M::summary_rows(summary, h, s));
+        }
       }
       wgmma_commit();
-      float factor[2] = {args.scale, args.scale};
-      if (args.normalized) {  // all columns of this product are the denominator
-        float den[4] = {};
-        const std::uint32_t z = summary + M::kSummary + seat.lane % 4 * 4;
+      float factor[kHeads][2];
 #pragma unroll
-        for (int s = 0; s < D / 16; ++s) {
-          ptx::mma_bf16(den, a[s], load_word(z + s * 32), load_word(z + s * 32 + 16));
+      for (int h = 0; h < kHeads; ++h) {
+        factor[h][0] = factor[h][1] = args.scale;
+        if (!args.normalized) continue;
+        float den[4] = {};  // all columns of this product are the denominator
+        const std::uint32_t z = M::key_sum(summary, h);
+#pragma unroll
+        for (int s = 0; s < kHeadSteps; ++s) {
+          ptx::mma_bf16(den, a[h * kHeadSteps + s], load_word(z + s * 32),
+                        load_word(z + s * 32 + 16));
         }
-        factor[0] = row_factor(args, den[0]);
-        factor[1] = row_factor(args, den[2]);
+        factor[h][0] = row_factor(args, den[0]);
+        factor[h][1] = row_factor(args, den[2]);
       }
       wgmma_wait<0>();
 #pragma unroll
-      for (int s = 0; s < D / 16; ++s) {
-        const float* x = sum + 8 * s;
+      for (int s = 0; s < kSteps; ++s) {
+        const float* x = sum[s / kHeadSteps] + 8 * (s % kHeadSteps);
+        const float f0 = factor[s / kHeadSteps][0], f1 = factor[s / kHeadSteps][1];
         store_fragment(seat.row_at(tile + s / 4 * M::kHalfTile, s % 4),
-                       ptx::pack_bf16(x[0] * factor[0], x[1] * factor[0]),
-                       ptx::pack_bf16(x[2] * factor[1], x[3] * factor[1]),
-                       ptx::pack_bf16(x[4] * factor[0], x[5] * factor[0]),
-                       ptx::pack_bf16(x[6] * factor[1], x[7] * factor[1]));
+                       ptx::pack_bf16(x[0] * f0, x[1] * f0), ptx::pack_bf16(x[2] * f1, x[3] * f1),
+                       ptx::pack_bf16(x[4] * f0, x[5] * f0), ptx::pack_bf16(x[6] * f1, x[7] * f1));
       }
       arrive_written(memory.ready(here));
     }

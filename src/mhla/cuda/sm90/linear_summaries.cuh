@@ -5,18 +5,20 @@
 
 namespace mhla::cuda::sm90 {
 
-// A warpgroup makes 64 rows of a summary, which leaves from the only slot.
-template <int D>
-struct SummariesMemory : TileMemory<D, D / 64, 2, D == 128 ? 5 : 6, 1, 6 * 128> {
-  using Base = TileMemory<D, D / 64, 2, D == 128 ? 5 : 6, 1, 6 * 128>;
+// A warpgroup makes 64 rows of a summary. It leaves from a slot, which nothing loads.
+template <int W, int kHeads>
+struct SummariesMemory
+    : TileMemory<W, kHeads, W / 64, 2, W == 128 ? 5 : 6, kHeads == 1 ? 1 : 2, 6 * 128> {
+  using Base = TileMemory<W, kHeads, W / 64, 2, W == 128 ? 5 : 6, kHeads == 1 ? 1 : 2, 6 * 128>;
   using Base::Base;
-  static constexpr int kThreadBlocks = D == 128 ? 1 : 2;
+  static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
 };
 
-template <int D>
-__global__ void __launch_bounds__(SummariesMemory<D>::kThreads, SummariesMemory<D>::kThreadBlocks)
+template <int W, int kHeads>
+__global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
+                                  SummariesMemory<W, kHeads>::kThreadBlocks)
     tile_summaries(const __grid_constant__ TileArgs args) {
-  using M = SummariesMemory<D>;
+  using M = SummariesMemory<W, kHeads>;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start({.full = 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(SummariesMemory<D>::kThreads, SummariesMemory<
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    float sum[D / 2];
+    float sum[W / 2];
 #pragma unroll
     for (float& x : sum) x = 0.f;
     float z[4] = {};
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(SummariesMemory<D>::kThreads, SummariesMemory<
       wgmma_fence();
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        wgmma<bf16, D, true, true>(sum, a[s], inner_rows<M::kHalfTile>(values, s));
+        wgmma<bf16, W, true, true>(sum, a[s], inner_rows<M::kHalfTile>(values, s));
       }
       wgmma_commit();
       wgmma_wait<0>();

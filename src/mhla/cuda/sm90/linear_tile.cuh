@@ -5,6 +5,7 @@
 
 #include "mhla/cuda/device/ptx.cuh"
 #include "mhla/cuda/sm90/barrier.cuh"
+#include "mhla/cuda/sm90/bulk_copy.cuh"
 #include "mhla/cuda/sm90/fused_box_tile.cuh"
 #include "mhla/cuda/sm90/fused_ptx.cuh"
 #include "mhla/cuda/sm90/linear_tiles.h"
@@ -47,9 +48,11 @@ __device__ __forceinline__ void store_bytes(void* to, std::uint32_t from, int by
                "r"(bytes)
                : "memory");
 }
-// Until the stores of this thread have been read from shared memory; until they are done.
+// Until the stores of this thread, less the last kPending groups, have been read from shared
+// memory; until all are done.
+template <int kPending>
 __device__ __forceinline__ void stores_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void stores_wait_all() {
   asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
@@ -66,25 +69,46 @@ struct Turn {
   }
 };
 
+// Operands in halves of 64 columns. Inner dimension = columns 16 * step and on, of rows from `half`
+// on:
+template <int kHalfBytes>
+__device__ __forceinline__ Operand inner_columns(std::uint32_t rows, int step) {
+  return {(rows >> 4) + static_cast<std::uint32_t>(step / 4 * (kHalfBytes >> 4) + step % 4 * 2),
+          (8u * 128 >> 4) | 1u << 30};
+}
+// Inner dimension = rows 16 * step and on, outer = all columns.
+template <int kHalfBytes>
+__device__ __forceinline__ Operand inner_rows(std::uint32_t rows, int step) {
+  return {(rows >> 4) + static_cast<std::uint32_t>(step * (16 * 128 >> 4)) +
+              (static_cast<std::uint32_t>(kHalfBytes >> 4) << 16),
+          (8u * 128 >> 4) | 1u << 30};
+}
+
 // Shared memory of a kernel: kStages tiles of each of kTensors tensors, kSlots summaries, kScratch
 // bytes, barriers. kGroups warpgroups compute, then a warp loads and another stores; these two have
-// a warpgroup of their own where they give registers to the others.
-template <int D_, int kGroups_, int kTensors_, int kStages_, int kSlots_, int kScratch_,
-          int kMovers = 64>
+// a warpgroup of their own where they give registers to the others. A tile of W columns is one
+// head, or two that are neighbours in memory.
+template <int W_, int kHeads_, int kGroups_, int kTensors_, int kStages_, int kSlots_,
+          int kScratch_, int kMovers = 64>
 struct TileMemory {
-  static constexpr int D = D_, kGroups = kGroups_, kTensors = kTensors_, kStages = kStages_,
+  static constexpr int W = W_, kHeads = kHeads_, D = W / kHeads;
+  static constexpr int kGroups = kGroups_, kTensors = kTensors_, kStages = kStages_,
                        kSlots = kSlots_;
+  static_assert(kHeads == 1 || (W == 64 && kHeads == 2));
   static constexpr int kThreads = kGroups * 128 + kMovers;
   // Columns lie in halves of 64, rows of 128 bytes each, swizzled by the copy engine: chunk c of
   // row r is at c ^ r % 8.
-  static constexpr int kHalves = D / 64, kHalfTile = 64 * 128, kTile = kHalves * kHalfTile;
-  static constexpr int kHalfSummary = D * 128, kSummary = kHalves * kHalfSummary;
-  static constexpr int kSlot = kSummary + 1024;
+  static constexpr int kHalves = W / 64, kHalfTile = 64 * 128, kTile = kHalves * kHalfTile;
+  // Summaries of one head a tile lie the same way; those of two have rows of 64 bytes, chunk c of
+  // row r at c ^ r / 2 % 4.
+  static constexpr int kHalfSummary = D * 128, kSummary = D * D * 2;
+  static constexpr int kHeadSlot = kHeads == 1 ? kSummary + 1024 : kSummary + 512;
+  static constexpr int kSlot = kHeads * kHeadSlot;
   static constexpr int kTiles = kStages * kTensors * kTile;
   static constexpr int kBarriers = 3 * (kStages + kSlots);
   static constexpr int kUsed = kTiles + kSlots * kSlot + kScratch_ + kBarriers * 8;
   static constexpr int kBytes = kUsed + 1024;  // the swizzle repeats after 1024 bytes
-  static_assert(kBytes <= 227 * 1024);
+  static_assert(kSlot % 1024 == 0 && kBytes <= 227 * 1024);
 
   std::uint32_t base;
 
@@ -96,6 +120,20 @@ struct TileMemory {
   __device__ __forceinline__ std::uint32_t slot(int i) const { return base + kTiles + i * kSlot; }
   __device__ __forceinline__ std::uint32_t scratch() const {
     return base + kTiles + kSlots * kSlot;
+  }
+  // Of a slot: the summary of a head with its rows, 16 * step and on, or its columns as inner
+  // dimension; from row `first` on. The key sum's words of this thread.
+  static __device__ __forceinline__ Operand summary_rows(std::uint32_t slot, int head, int step) {
+    if constexpr (kHeads == 1) return inner_rows<kHalfSummary>(slot, step);
+    else return SwizzledTile<32>::tokens_inner(slot + head * kHeadSlot, step);
+  }
+  static __device__ __forceinline__ Operand summary_columns(std::uint32_t slot, int head, int step,
+                                                            int first = 0) {
+    if constexpr (kHeads == 1) return inner_columns<kHalfSummary>(slot + first * 128, step);
+    else return SwizzledTile<32>::columns_inner(slot + head * kHeadSlot, step);
+  }
+  static __device__ __forceinline__ std::uint32_t key_sum(std::uint32_t slot, int head) {
+    return slot + head * kHeadSlot + kSummary + threadIdx.x % 4 * 4;
   }
   // full: loaded. ready: results are to be stored. empty: may be loaded (or, where nothing is
   // loaded, written) again.
@@ -216,27 +254,13 @@ struct Seat64 {
   }
 };
 
-// Operands in halves of 64 columns. Inner dimension = columns 16 * step and on, of rows from `half`
-// on:
-template <int kHalfBytes>
-__device__ __forceinline__ Operand inner_columns(std::uint32_t rows, int step) {
-  return {(rows >> 4) + static_cast<std::uint32_t>(step / 4 * (kHalfBytes >> 4) + step % 4 * 2),
-          (8u * 128 >> 4) | 1u << 30};
-}
-// Inner dimension = rows 16 * step and on, outer = all columns.
-template <int kHalfBytes>
-__device__ __forceinline__ Operand inner_rows(std::uint32_t rows, int step) {
-  return {(rows >> 4) + static_cast<std::uint32_t>(step * (16 * 128 >> 4)) +
-              (static_cast<std::uint32_t>(kHalfBytes >> 4) << 16),
-          (8u * 128 >> 4) | 1u << 30};
-}
-
 // A block of a pair.
 struct TilePlace {
-  int x, y, z, head;    // its first token; z runs on over batch entries
+  int x, y, z, head;    // its first token; z runs on over batch entries, heads go by tiles
   int extent[3];        // z, y, x
-  std::int64_t number;  // of its summary
+  std::int64_t number;  // of its summary; that of the next head is layout.blocks further
 };
+template <typename M>
 __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   const TileLayout& layout = args.layout;
   // Heads vary fastest: their rows are neighbours in memory.
@@ -259,7 +283,8 @@ __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   for (int axis = 0; axis < 3; ++axis) {
     place.extent[axis] = min(layout.extent[axis], layout.grid[axis] - first[axis]);
   }
-  place.number = static_cast<std::int64_t>(batch * heads + head) * layout.blocks + block;
+  place.number = static_cast<std::int64_t>(batch * heads + head) * M::kHeads * layout.blocks +
+                 block;
   return place;
 }
 
@@ -316,15 +341,19 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TilePlace place = place_of(args, task);
+    const TilePlace place = place_of<M>(args, task);
     if constexpr (kSummary) {
       barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
       if (lane == 0) {
         const int bytes = args.entries * 2;
-        barrier_expect(memory.slot_full(slot.index), bytes);
-        load_bytes(memory.slot(slot.index),
-                   static_cast<const byte*>(args.summaries_in) + place.number * bytes, bytes,
-                   memory.slot_full(slot.index));
+        barrier_expect(memory.slot_full(slot.index), M::kHeads * bytes);
+#pragma unroll
+        for (int head = 0; head < M::kHeads; ++head) {
+          load_bytes(memory.slot(slot.index) + head * M::kHeadSlot,
+                     static_cast<const byte*>(args.summaries_in) +
+                         (place.number + head * layout.blocks) * bytes,
+                     bytes, memory.slot_full(slot.index));
+        }
       }
       slot.advance(M::kSlots);
     }
@@ -345,7 +374,7 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
 #pragma unroll 1
         for (int i = 0; i < layout.per_tile; ++i, ++slice) {
           // Columns past the tensor: zeros where the block has no more slices.
-          const int past = slice < layout.slices ? 0 : M::D;
+          const int past = slice < layout.slices ? 0 : M::W;
 #pragma unroll
           for (int tensor = 0; tensor < M::kTensors; ++tensor) {
 #pragma unroll
@@ -374,7 +403,7 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TilePlace place = place_of(args, task);
+    const TilePlace place = place_of<M>(args, task);
     SliceTurn turn;
     int slice = 0;
 #pragma unroll 1
@@ -397,17 +426,21 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
         turn.advance(layout);
       }
       stores_commit();
-      stores_wait_read();
+      stores_wait_read<0>();
       barrier_arrive(memory.empty(stage.index));
       stage.advance(M::kStages);
     }
     if constexpr (kSummary) {
       barrier_wait(memory.slot_ready(slot.index), slot.parity);
       const int bytes = args.entries * 2;
-      store_bytes(static_cast<byte*>(args.summaries_out) + place.number * bytes,
-                  memory.slot(slot.index), bytes);
+#pragma unroll
+      for (int head = 0; head < M::kHeads; ++head) {
+        store_bytes(
+            static_cast<byte*>(args.summaries_out) + (place.number + head * layout.blocks) * bytes,
+            memory.slot(slot.index) + head * M::kHeadSlot, bytes);
+      }
       stores_commit();
-      stores_wait_read();
+      stores_wait_read<0>();
       barrier_arrive(memory.slot_empty(slot.index));
       slot.advance(M::kSlots);
     }
@@ -415,24 +448,38 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
   stores_wait_all();
 }
 
-// Writes a warpgroup's 64 rows of a summary, from 64 * group on, and its share of the key sum.
+// Writes a warpgroup's 64 rows of a product of columns, from 64 * group on, and its share of the
+// key sum. With two heads a tile, products of one's keys with the other's values are dropped.
 template <typename M>
 __device__ __forceinline__ void put_summary(std::uint32_t slot, const Seat64& seat,
-                                            const float (&sum)[M::D / 2], float z0, float z1,
+                                            const float (&sum)[M::W / 2], float z0, float z1,
                                             bool with_z) {
+  const auto put = [](std::uint32_t at, const float* s) {
+    store_fragment(at, ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]),
+                   ptx::pack_bf16(s[4], s[5]), ptx::pack_bf16(s[6], s[7]));
+  };
+  int z = M::kSummary + (seat.group * 64 + seat.warp * 16 + seat.lane / 4) * 2;
+  if constexpr (M::kHeads == 1) {
 #pragma unroll
-  for (int j = 0; j < M::D / 8; j += 2) {
-    const float* s = sum + 4 * j;
-    store_fragment(
-        seat.row_at(slot + j / 8 * M::kHalfSummary + seat.group * M::kHalfTile, j % 8 / 2),
-        ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]), ptx::pack_bf16(s[4], s[5]),
-        ptx::pack_bf16(s[6], s[7]));
+    for (int j = 0; j < M::D / 8; j += 2) {
+      put(seat.row_at(slot + j / 8 * M::kHalfSummary + seat.group * M::kHalfTile, j % 8 / 2),
+          sum + 4 * j);
+    }
+  } else {
+    const int head = seat.warp / 2, row = seat.warp % 2 * 16 + seat.lane % 16;
+    float own[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) own[i] = head == 0 ? sum[i] : sum[16 + i];
+    slot += head * M::kHeadSlot;
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      put(slot + SwizzledTile<32>::chunk(row, 2 * s + seat.lane / 16), own + 8 * s);
+    }
+    z -= head * M::D * 2;
   }
   if (with_z && seat.lane % 4 == 0) {
-    const std::uint32_t z = slot + M::kSummary +
-                            (seat.group * 64 + seat.warp * 16 + seat.lane / 4) * 2;
-    store_half(z, from_float<bf16>(z0));
-    store_half(z + 16, from_float<bf16>(z1));
+    store_half(slot + z, from_float<bf16>(z0));
+    store_half(slot + z + 16, from_float<bf16>(z1));
   }
 }
 // What this warp wrote may be read by the copy engine, or its reading is over.

@@ -25,8 +25,8 @@ struct TileLayout {
 struct TileArgs {
   TensorMap in[2], out[2];
   TileLayout layout;
-  int tasks;  // blocks of all pairs of the launch
-  int batch_first, head_first, heads;
+  int tasks;                           // blocks of all pairs of the launch
+  int batch_first, head_first, heads;  // heads go by tiles, which may hold two
   // [pair][block][entries]: a summary as it lies in shared memory, 64 columns of dv side by side in
   // swizzled rows of 128 bytes, then, when normalised, the key sum.
   const void* summaries_in;
@@ -45,12 +45,13 @@ struct TileKernel {
   int thread_blocks;  // that share a multiprocessor
 };
 struct TileKernels {
+  int heads;  // of a tile
   // in: k, v; q; q, d_o; k, v. out: none; o; d_q; d_k, d_v.
   TileKernel summaries, readout, backward_q, backward_kv;
 };
 
-// The mixing product of up to 160 or 256 blocks; all weights stay in shared memory, and 64 entries
-// of all summaries of a pair stream by.
+// The mixing product of up to 64, 160 or 256 blocks; all weights stay in shared memory, and 64
+// entries of all summaries of a pair stream by.
 struct SlabArgs {
   TensorMap weights;  // [rows][columns], padded with zeros
   TensorMap in, out;  // [pair][block][entries]
@@ -77,7 +78,8 @@ struct SlabGradientKernel {
 };
 const SlabGradientKernel& slab_gradient();
 
-const SlabKernels& slab_kernels(bool small);
+const SlabKernels& slab_kernels(int blocks);  // at most 256
+const TileKernels& tile_kernels_32();
 const TileKernels& tile_kernels_64();
 const TileKernels& tile_kernels_128();
 

@@ -144,6 +144,27 @@ __device__ __forceinline__ void wgmma_over(float (&d)[16], const std::uint32_t (
   }
 }
 
+#define MHLA_WGMMA_IF_ASM(N, G, A0, A1, A2, A3, B0, B1, P)                            \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #P                  \
+               ", 0;\n"                                                               \
+               "mov.b64 b, {%" #B0 ", %" #B1                                          \
+               "};\n"                                                                 \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" MHLA_R##G \
+               "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, b, p, 1, 1, 1;\n}\n"        \
+               : MHLA_D##G(MHLA_INOUT)                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), \
+                 "r"(accumulate))
+
+// d[64 x kN] = or += a[64 x 16] b[16 x kN] in bf16, b with the tokens inner, as a number says that
+// is not known to the compiler: sums need not be cleared, which would end a row of products.
+template <int kN>
+__device__ __forceinline__ void wgmma_if(float (&d)[kN / 2], const std::uint32_t (&a)[4],
+                                         const Operand& b, int accumulate) {
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64) MHLA_WGMMA_IF_ASM(64, 8, 32, 33, 34, 35, 36, 37, 38);
+  if constexpr (kN == 128) MHLA_WGMMA_IF_ASM(128, 16, 64, 65, 66, 67, 68, 69, 70);
+}
+
 #define MHLA_WGMMA_SHARED_ASM(N, G, TYPE, C, ACC, A0, A1, B0, B1, P)                          \
   asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #P                       \
                ", 0;\n"                                                                       \
