@@ -3,6 +3,7 @@
 Written from the formulas. They take the parameters of `mhla.nn.MHLA`, so that outputs can be compared.
 """
 
+import mhla  # noqa: F401  (registers torch.ops.mhla)
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -67,23 +68,14 @@ class DiT(_Layer):
 
 
 class Wan(_Layer):
-    """x [B, N, C] in raster order; q, k, v are permuted in every call, as in the authors' model."""
-
-    def __init__(self, ours, grid, blocks, angles):
-        super().__init__(ours, grid, blocks)
-        self.register_buffer("cos", angles.cos().float()[:, None], persistent=False)  # [N, 1, D/2]
-        self.register_buffer("sin", angles.sin().float()[:, None], persistent=False)
-
-    def turned(self, x):
-        """x [B, N, H, D] in f32, pairs of channels"""
-        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-        return torch.stack([a * self.cos - b * self.sin, b * self.cos + a * self.sin], -1).flatten(-2)
+    """x [B, N, C] in raster order; q, k, v are permuted in every call, as in the authors' model. Positions
+    are turned by the operation that the other layers use."""
 
     def forward(self, x):
         batch = x.shape[0]
         q, k, v = self.qkv(x).chunk(3, -1)
         q, k = (
-            self.turned(F.relu(norm(t).float().unflatten(-1, (self.heads, -1))) + 1e-6).to(x.dtype).flatten(2)
+            torch.ops.mhla.rotary_axes(F.relu(norm(t)).unflatten(-1, (self.heads, -1)) + 1e-6, self.grid).flatten(2)
             for norm, t in ((self.q_norm, q), (self.k_norm, k))
         )
         q, k, v = (heads_first(to_blocks(t, self.grid, self.blocks), self.heads) for t in (q, k, v))
@@ -91,16 +83,3 @@ class Wan(_Layer):
         o = self.out_norm(o).unflatten(0, (batch, self.heads)).permute(0, 2, 3, 1, 4).flatten(3)
         return self.out(from_blocks(o, self.grid, self.blocks))
 
-
-def wan_angles(grid, width):
-    """[N, width / 2]: pairs divided among frame, row and column; the first axis takes what is left"""
-    pairs, share = width // 2, width // 6
-    parts = []
-    for axis, extent in enumerate(grid):
-        own = pairs - 2 * share if axis == 0 else share
-        angle = torch.arange(extent, dtype=torch.float64)[:, None] * 10000.0 ** (
-            -torch.arange(own, dtype=torch.float64) / own
-        )
-        shape = [extent if i == axis else 1 for i in range(3)]
-        parts.append(angle.reshape(*shape, own).expand(*grid, own))
-    return torch.cat(parts, -1).flatten(0, 2)

@@ -2,8 +2,10 @@
 
     python bench/pytorch/modules.py [--shape DiT-S-256 DiT-S-512 Wan] [--no-compile] [--json FILE]
 
-Ours and the composition share their parameters and are compared before they are timed. Times are
-medians of CUDA events (or of a clock on a CPU, where only the shape `tiny` is sensible).
+MHLA is the layer of the authors' preset (DiT: LayerNorm, their normaliser, depthwise 3x3 of v; Wan:
+RMSNorm, 3-D rotary, no normaliser); it and the composition share their parameters and are compared
+before they are timed. `paper` is the operator between the projections and nothing else but rotary.
+Times are medians of CUDA events (of a clock on a CPU, where only the shapes `tiny*` are sensible).
 """
 
 import argparse
@@ -13,11 +15,11 @@ import sys
 import time
 from pathlib import Path
 
-import authors
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
+import authors  # noqa: E402
 import mhla  # noqa: E402
 
 # name: task, batch, heads, width of a head, grid, blocks per axis
@@ -32,18 +34,20 @@ SECONDS = 0.25  # of one measurement
 
 
 def layers(task, heads, width, grid, blocks, device):
-    """name -> (layer, input in block order?)"""
+    """ours as the authors have it and as the paper has it, softmax, and the composition"""
     torch.manual_seed(0)
-    dim = heads * width
-    ours = mhla.nn.MHLA(dim, heads, mhla.Grid(grid, blocks=blocks), preset="authors", task=task, dropout=0.0)
-    softmax = mhla.nn.make_attention("softmax", dim=dim, heads=heads, task=task, **({"grid": grid} if task == "video" else {}))
-    ours, softmax = (layer.to(device, torch.bfloat16) for layer in (ours, softmax))
-    ours.mixing.data = ours.mixing.data.float()
-    if task == "dit":
-        theirs = authors.DiT(ours, grid, blocks)
-    else:
-        theirs = authors.Wan(ours, grid, blocks, authors.wan_angles(grid, width)).to(device)
-    return ours, softmax, theirs
+    dim, layout = heads * width, mhla.Grid(grid, blocks=blocks)
+    ours, paper = (
+        mhla.nn.MHLA(dim, heads, layout, preset=preset, task=task, dropout=0.0) for preset in ("authors", "paper")
+    )
+    softmax = mhla.nn.make_attention(
+        "softmax", dim=dim, heads=heads, task=task, **({"grid": grid} if task == "video" else {})
+    )
+    ours, paper, softmax = (layer.to(device, torch.bfloat16) for layer in (ours, paper, softmax))
+    for layer in (ours, paper):
+        layer.mixing.data = layer.mixing.data.float()
+    theirs = (authors.DiT if task == "dit" else authors.Wan)(ours, grid, blocks)
+    return ours, paper, softmax, theirs
 
 
 def seconds(call, device):
@@ -103,25 +107,32 @@ def main():
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=["DiT-S-256", "DiT-S-512", "Wan"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--only-compile", action="store_true", help="fills the compiler's cache beforehand")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     device, results = arguments.device, []
     print(f"{'shape':10} {'layer':22}{'forward, ms':>13}{'and backward':>14}{'peak, GiB':>11}   x ours")
     for shape in arguments.shape:
         task, batch, heads, width, grid, blocks = SHAPES[shape]
-        ours, softmax, theirs = layers(task, heads, width, grid, blocks, device)
+        ours, paper, softmax, theirs = layers(task, heads, width, grid, blocks, device)
         tokens = mhla.Grid(grid, blocks=blocks).tokens
         x = torch.randn(batch, tokens, heads * width, device=device, dtype=torch.bfloat16)
         block_order = task == "dit"
         x_theirs = authors.to_blocks(x, grid, blocks) if block_order else x
         restore = (lambda y: authors.from_blocks(y, grid, blocks)) if block_order else (lambda y: y)
         error = verify(ours, theirs, x, x_theirs, restore)
-        contestants = [("MHLA", ours, x), ("softmax, SDPA", softmax, x), ("authors, eager", theirs, x_theirs)]
+        contestants = [
+            ("MHLA", ours, x),
+            ("MHLA, paper", paper, x),
+            ("softmax, SDPA", softmax, x),
+            ("authors", theirs, x_theirs),
+        ]
         if not arguments.no_compile:
-            contestants += [
+            compiled = [
                 (f"{name}, compiled", torch.compile(layer, fullgraph=True, dynamic=False), given)
-                for name, layer, given in (("MHLA", ours, x), ("softmax", softmax, x), ("authors", theirs, x_theirs))
+                for name, layer, given in contestants
             ]
+            contestants = compiled if arguments.only_compile else contestants + compiled
         first = None
         for name, layer, given in contestants:
             row = measure(layer, given, device)
@@ -134,7 +145,7 @@ def main():
             results.append(dict(shape=shape, layer=name, forward_ms=row[0], both_ms=row[1], peak_gib=row[2]))
         print(f"{'':10} ours and the composition agree to {error:.1e}", flush=True)
         torch._dynamo.reset()
-        del ours, softmax, theirs, contestants
+        del ours, paper, softmax, theirs, contestants, layer
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(results, indent=1))
 

@@ -11,37 +11,55 @@
 
 namespace {
 
-// Runs `count` forward, or forward and backward, passes.
-void raw(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mixing,
-         at::IntArrayRef sizes, c10::string_view options, std::int64_t count, bool backward) {
+// A chain of calls, each reading the result of the one before as its q, and with d_o the backward
+// pass through all of them. Results are fresh tensors that live as long as a graph would keep them.
+void raw(const at::Tensor& q, at::TensorList k, at::TensorList v, at::TensorList mixing,
+         const std::optional<at::Tensor>& d_o, at::IntArrayRef sizes, c10::string_view options) {
   using mhla::nn::view_of;
   const at::Tensor none;
-  const mhla::Plan plan = mhla::nn::plan_of({q, k, v, mixing, none, none}, {sizes, {}, options});
+  const mhla::Plan plan = mhla::nn::plan_of({q, k[0], v[0], mixing[0], none, none},
+                                            {sizes, {}, options});
   const auto bytes = static_cast<std::int64_t>(
       std::max(plan.forward_workspace(), plan.backward_workspace()) + mhla::kWorkspaceAlignment);
-  const at::Tensor memory = at::empty({bytes}, q.options().dtype(at::kByte));
+  static at::Tensor memory;  // kept, as the operator keeps its own
+  if (!memory.defined() || memory.numel() < bytes || memory.device() != q.device()) {
+    memory = at::empty({bytes}, q.options().dtype(at::kByte));
+  }
   void* aligned = memory.data_ptr();
   std::size_t room = static_cast<std::size_t>(bytes);
   std::align(mhla::kWorkspaceAlignment, room - mhla::kWorkspaceAlignment, aligned, room);
   const mhla::Workspace workspace{aligned, room};
-  const mhla::ForwardInputs in{view_of(q), view_of(k), view_of(v), view_of(mixing)};
   const mhla::Stream stream = mhla::nn::current_stream(q.device());
-  for (std::int64_t i = 0; i < count; ++i) {
-    // Results are new tensors, as those of any operator are: fresh memory is no overhead of ours.
-    const at::Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    mhla::forward(plan, in, {.o = view_of(o)}, workspace, stream);
-    if (!backward) continue;
-    const auto gradient = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };
-    const at::Tensor d_q = gradient(q), d_k = gradient(k), d_v = gradient(v),
-                     d_mixing = gradient(mixing);
-    mhla::backward(
-        plan,
-        {.q = in.q, .k = in.k, .v = in.v, .mixing = in.mixing, .o = view_of(o), .d_o = view_of(o)},
-        {.d_q = view_of(d_q),
-         .d_k = view_of(d_k),
-         .d_v = view_of(d_v),
-         .d_mixing = view_of(d_mixing)},
-        workspace, stream);
+  const auto like = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };
+
+  std::vector<at::Tensor> x{q};  // the q of every call, and the result of the last
+  for (std::size_t i = 0; i < k.size(); ++i) {
+    at::Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v[i].size(3)}, q.options());
+    mhla::forward(plan, {view_of(x.back()), view_of(k[i]), view_of(v[i]), view_of(mixing[i])},
+                  {.o = view_of(o)}, workspace, stream);
+    if (!d_o) x.clear();
+    x.push_back(std::move(o));
+  }
+  if (!d_o) return;
+  std::vector<at::Tensor> gradients{*d_o};
+  for (std::size_t i = k.size(); i-- > 0;) {
+    const at::Tensor d = gradients.back();
+    at::Tensor d_q = like(x[i]), d_k = like(k[i]), d_v = like(v[i]), d_mixing = like(mixing[i]);
+    mhla::backward(plan,
+                   {.q = view_of(x[i]),
+                    .k = view_of(k[i]),
+                    .v = view_of(v[i]),
+                    .mixing = view_of(mixing[i]),
+                    .o = view_of(x[i + 1]),
+                    .d_o = view_of(d)},
+                   {.d_q = view_of(d_q),
+                    .d_k = view_of(d_k),
+                    .d_v = view_of(d_v),
+                    .d_mixing = view_of(d_mixing)},
+                   workspace, stream);
+    x.pop_back();  // as the engine frees what a node has saved
+    gradients.back() = d_k;
+    gradients.insert(gradients.end(), {d_v, d_mixing, d_q});
   }
 }
 
@@ -74,8 +92,8 @@ at::Tensor nothing(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 TORCH_LIBRARY_FRAGMENT(mhla_bench, m) {
   m.def("nothing(Tensor q, Tensor k, Tensor v, Tensor mixing) -> Tensor");
   m.def(
-      "raw(Tensor q, Tensor k, Tensor v, Tensor mixing, int[] sizes, str options, int count, "
-      "bool backward) -> ()",
+      "raw(Tensor q, Tensor[] k, Tensor[] v, Tensor[] mixing, Tensor? d_o, int[] sizes, "
+      "str options) -> ()",
       TORCH_FN(raw));
 }
 TORCH_LIBRARY_IMPL(mhla_bench, Autograd, m) { m.impl("nothing", TORCH_FN(nothing)); }

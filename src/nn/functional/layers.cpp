@@ -3,6 +3,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/conv2d.h>
@@ -12,6 +13,8 @@
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <vector>
 
@@ -35,8 +38,16 @@ Turn turn_by(const Tensor& angles, const Tensor& x) {
   return {each.cos().to(wide_type(x)), each.sin().to(wide_type(x))};
 }
 
+// A compiler that traces sees a tensor of Python's; it fuses the real form and knows no other.
+bool is_traced(const Tensor& x) { return x.key_set().has(c10::DispatchKey::Python); }
+
 Tensor rotate_pairs(const Tensor& x, const Tensor& angles) {
   const auto [cos, sin] = turn_by(angles, x);
+  if (!is_traced(x)) {
+    // One product of complex numbers instead of six operations: a third of the memory traffic.
+    const Tensor pairs = at::view_as_complex(wide(x).contiguous().unflatten(-1, {-1, 2}));
+    return at::view_as_real(pairs * at::complex(cos, sin)).flatten(-2).to(x.scalar_type());
+  }
   const Tensor pairs = wide(x).unflatten(-1, {-1, 2});
   const Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
   return at::stack({a * cos - b * sin, b * cos + a * sin}, -1).flatten(-2).to(x.scalar_type());

@@ -182,8 +182,8 @@ c10::intrusive_ptr<StreamState> MHLAImpl::init_state(std::int64_t batch) const {
                         .eps = c.eps,
                         .separate_denominator = plain_denominator(),
                         .mixing_per_head = c.mixing_per_head,
-                        .dtype = dtype_of(qkv->weight.scalar_type()),
-                        .device = device_of(qkv->weight.device())};
+                        .dtype = dtype_of(out->weight.scalar_type()),
+                        .device = device_of(out->weight.device())};
   return c10::make_intrusive<StreamState>(State(problem, matrix_of(mixing_in_range().detach())));
 }
 
