@@ -144,8 +144,8 @@ Tensor autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
 
 void refuse_vmap(const c10::OperatorHandle&, torch::jit::Stack*) {
   TORCH_CHECK(false,
-              "[mhla.attention] vmap is not supported: give the batch as the first dimension of "
-              "q, k and v instead");
+              "[mhla] vmap is not supported: give the batch as the first dimension of q, k and v "
+              "instead");
 }
 
 }  // namespace
@@ -164,4 +164,6 @@ TORCH_LIBRARY_IMPL(mhla, AutocastCUDA, m) {
 TORCH_LIBRARY_IMPL(mhla, FuncTorchBatched, m) {
   m.impl("forward", torch::CppFunction::makeFromBoxedFunction<&mhla::nn::refuse_vmap>());
   m.impl("backward", torch::CppFunction::makeFromBoxedFunction<&mhla::nn::refuse_vmap>());
+  m.impl("prefill", torch::CppFunction::makeFromBoxedFunction<&mhla::nn::refuse_vmap>());
+  m.impl("step", torch::CppFunction::makeFromBoxedFunction<&mhla::nn::refuse_vmap>());
 }

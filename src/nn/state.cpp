@@ -1,5 +1,7 @@
 #include "nn/state.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -39,6 +41,25 @@ at::Tensor step(const Holder& state, const at::Tensor& q, const at::Tensor& k, c
   }
   return state->read(q, k, v, q_den, k_den);
 }
+
+// A graph would end here in silence, so it does not begin. kName: the operator.
+template <const char* kName>
+at::Tensor without_gradients(const Holder& state, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const OptionalTensor& q_den,
+                             const OptionalTensor& k_den) {
+  for (const at::Tensor* tensor : {&q, &k, &v}) {
+    if (at::GradMode::is_enabled() && tensor->requires_grad()) {
+      fail(ErrorCode::unsupported, "state",
+           "prefill and step have no gradients: call them under torch.no_grad(), or attention "
+           "with a causal mask");
+    }
+  }
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(kName, "").typed<decltype(prefill)>();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(state, q, k, v, q_den, k_den);
+}
+constexpr char kPrefill[] = "mhla::prefill", kStep[] = "mhla::step";
 
 at::Tensor shape_of_read(const Holder&, const at::Tensor& q, const at::Tensor&, const at::Tensor& v,
                          const OptionalTensor&, const OptionalTensor&) {
@@ -109,6 +130,10 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
   m.def(
       "step(__torch__.torch.classes.mhla.State state, Tensor q, Tensor k, Tensor v, "
       "Tensor? q_den=None, Tensor? k_den=None) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(mhla, Autograd, m) {
+  m.impl("prefill", TORCH_FN(mhla::nn::without_gradients<mhla::nn::kPrefill>));
+  m.impl("step", TORCH_FN(mhla::nn::without_gradients<mhla::nn::kStep>));
 }
 TORCH_LIBRARY_IMPL(mhla, CPU, m) {
   m.impl("prefill", TORCH_FN(mhla::nn::prefill));

@@ -92,6 +92,11 @@ def test_opcheck_of_the_streaming_operators(device):
     state = torch.classes.mhla.State(words, weights(4))
     for operator, tokens in ((torch.ops.mhla.prefill, 19), (torch.ops.mhla.step, 1)):
         torch.library.opcheck(operator, (state, *inputs(tokens, device=device)), test_utils=checks)
+    q, k, v = inputs(1, device=device)
+    with pytest.raises(RuntimeError, match="no gradients"):
+        torch.ops.mhla.step(state, q.clone().requires_grad_(), k, v)
+    with pytest.raises(RuntimeError, match="vmap is not supported"):
+        torch.vmap(lambda a: torch.ops.mhla.step(state, a, k, v))(torch.stack([q, q]))
 
 
 def test_compiles_once_for_all_lengths(device):
