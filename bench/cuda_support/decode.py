@@ -10,6 +10,7 @@ import time
 
 import torch
 
+import launch
 import libmhla
 import oracle
 import timing
@@ -89,6 +90,8 @@ def measure(shape, bandwidth, device, log):
     mixing = mixing / mixing.sum(-1, keepdim=True)
     worst = error(case, device)
     log(f"  state: error {worst:.2f} of the limit")
+    in_stream, in_graph = launch.empty_microseconds(device)
+    log(f"  an empty kernel: {in_stream:.2f} us in a stream, {in_graph:.2f} us in a graph")
     prompt = dataclasses.replace(case, layout=sequence(PIECE, block=block))
     tokens = {n: t for n, t in make_inputs(prompt, 1, device).items() if n in ("q", "k", "v")}
     o = torch.empty(case.batch, PIECE, case.heads, case.width, dtype=case.dtype, device=device)
@@ -123,7 +126,8 @@ def measure(shape, bandwidth, device, log):
                          refused={}, floor_ms=floor, target=1.5, baselines={},
                          baseline_failures={}, input_sets=shape.states, seed=1,
                          implementation="state", ms=ms, multiple=ms / floor, block_ms=mean,
-                         host_us=host, error_over_limit=worst, worst_result="o",
+                         host_us=host, empty_us=in_stream, empty_graph_us=in_graph,
+                         error_over_limit=worst, worst_result="o",
                          forward_workspace_bytes=state.bytes, backward_workspace_bytes=0, ratio={}))
         del walk
     return rows

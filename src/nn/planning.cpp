@@ -1,5 +1,6 @@
 #include "nn/planning.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
@@ -60,7 +61,7 @@ void expect_rank(const char* name, const at::Tensor& tensor) {
 struct Key {
   std::string options;
   std::vector<std::int64_t> sizes;
-  std::array<std::int64_t, 12> numbers;
+  std::array<std::int64_t, 13> numbers;
   bool operator==(const Key&) const = default;
 };
 struct KeyHash {
@@ -75,7 +76,12 @@ struct KeyHash {
   }
 };
 
-std::array<std::int64_t, 12> numbers_of(const Tensors& t, const Description& d) {
+// f32 products of this call may be rounded to TF32: what the user allowed PyTorch's own products.
+bool through_tf32(const Tensors& t) {
+  return t.q.is_cuda() && t.q.scalar_type() == at::kFloat && at::globalContext().allowTF32CuBLAS();
+}
+
+std::array<std::int64_t, 13> numbers_of(const Tensors& t, const Description& d) {
   return {t.q.size(0),
           t.q.size(1),
           t.k.size(1),
@@ -87,10 +93,11 @@ std::array<std::int64_t, 12> numbers_of(const Tensors& t, const Description& d) 
           t.mixing.dim(),
           t.q_den.defined(),
           static_cast<std::int64_t>(d.sizes.size()),
-          at::get_num_threads()};
+          at::get_num_threads(),
+          through_tf32(t)};
 }
 
-bool same(const Key& key, const Description& d, const std::array<std::int64_t, 12>& numbers) {
+bool same(const Key& key, const Description& d, const std::array<std::int64_t, 13>& numbers) {
   if (key.numbers != numbers || key.sizes.size() != d.sizes.size() + d.sizes_k.size()) return false;
   return std::equal(d.sizes.begin(), d.sizes.end(), key.sizes.begin()) &&
          std::equal(d.sizes_k.begin(), d.sizes_k.end(), key.sizes.begin() + d.sizes.size()) &&
@@ -118,6 +125,7 @@ Plan make_plan(const Tensors& tensors, const Description& description) {
   const Problem problem = parse_problem(problem_text(tensors, description));
   PlanOptions options;
   options.threads = at::get_num_threads();
+  if (through_tf32(tensors)) options.implementation = "cuda.tf32";
   Plan made = plan(problem, options);
   warn_if_slow(made);
   return made;

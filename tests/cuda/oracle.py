@@ -5,7 +5,11 @@ the linear form as a user composes it from PyTorch operations: in f64 it is the 
 shapes, in the dtype of a case it is the naive computation whose error bounds ours.
 Numerator and denominator read separate leaves, so that a gradient's two parts are known apart:
 where they cancel (one block: d_mixing is zero), the size of the parts says what rounding may leave.
+A weight that all heads share gets a sum over the heads, which is small by chance now and then; its
+parts are therefore known head by head, and their size is the root of the sum of their squares.
 """
+
+import functools
 
 import torch
 
@@ -88,7 +92,29 @@ def scatter(layout, x):
     return x[:, :, block, slot].transpose(1, 2)
 
 
-def blockwise(case, t):
+def round_tf32(x):
+    """f32 to the nearest number of 11 significant bits."""
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+class Tf32Product(torch.autograd.Function):
+    """A product of f32 matrices as a tensor core takes it: operands rounded, sums in f32. Spelled
+    out because PyTorch's own use of TF32 depends on shapes."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        a, b = round_tf32(a), round_tf32(b)
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        gradient = round_tf32(gradient)
+        return ((gradient @ b.mT).sum_to_size(a.shape), (a.mT @ gradient).sum_to_size(b.shape))
+
+
+def blockwise(case, t, multiply=torch.matmul):
     """t: the seven leaves in one dtype. Summaries, mixing, read-out, division."""
     dtype = t["q"].dtype
     present = (case.layout.table >= 0).to(t["q"].device)
@@ -98,15 +124,16 @@ def blockwise(case, t):
         return feature_map(case.feature_map, gather(layout, x)) * mask[:, :, None].to(dtype)
 
     def mix(weights, x):
-        return (weights.to(dtype) @ x.flatten(3)).view(*x.shape[:2], -1, *x.shape[3:])
+        mixed = multiply(weights.to(dtype), x.flatten(3))
+        return mixed.view(*x.shape[:2], -1, *x.shape[3:])
 
     q = features(case.layout, t["q"], present) * case.scale
     k, v = features(case.keys, t["k"], present_k), gather(case.keys, t["v"])
     causal = case.mask == "causal"
-    num = q @ mix(block_weights(case, t["mixing"], strict=causal), k.mT @ v)
+    num = multiply(q, mix(block_weights(case, t["mixing"], strict=causal), multiply(k.mT, v)))
     if causal:
         diagonal = block_weights(case, t["mixing"], False).diagonal(dim1=1, dim2=2).to(dtype)
-        num = num + diagonal[:, :, None, None] * (torch.tril(q @ k.mT) @ v)
+        num = num + diagonal[:, :, None, None] * multiply(torch.tril(multiply(q, k.mT)), v)
     if case.normalizer == "none":
         return scatter(case.layout, num)
 
@@ -114,21 +141,27 @@ def blockwise(case, t):
     k = features(case.keys, t["k_den"], present_k)
     weights = block_weights(case, t["mixing_den"], strict=causal)
     if case.normalizer == "exact":
-        den = q @ mix(weights, k.sum(3))[..., None]
+        den = multiply(q, mix(weights, k.sum(3))[..., None])
     else:
-        den = mix(weights, q @ k.sum(3)[..., None])
+        den = mix(weights, multiply(q, k.sum(3)[..., None]))
     if causal:
         diagonal = block_weights(case, t["mixing_den"], False).diagonal(dim1=1, dim2=2).to(dtype)
         den = den + diagonal[:, :, None, None] * (q * k.cumsum(3)).sum(-1, keepdim=True)
     return scatter(case.layout, divide(num, den + case.denominator_eps))
 
 
-def run(form, case, inputs, dtype):
-    """o, gradients and, per gradient, its numerator and denominator parts, all from one form."""
+def run(form, case, inputs, dtype, by_head=False):
+    """o, gradients and, per gradient, its numerator and denominator parts, all from one form.
+
+    by_head: the parts of d_mixing are not summed over the heads of a shared matrix.
+    """
     source = dict(inputs)
+    shared = by_head and inputs["mixing"].dim() == 2
+    if shared:
+        source["mixing"] = inputs["mixing"].expand(case.heads, -1, -1)
     if not case.separate:
         source.update(q_den=inputs["q"], k_den=inputs["k"])
-    source["mixing_den"] = inputs["mixing"]
+    source["mixing_den"] = source["mixing"]
     leaves = {n: source[n].detach().to(dtype).requires_grad_() for n in LEAVES}
     o = form(case, leaves)
     grads = torch.autograd.grad(o, [leaves[n] for n in LEAVES], inputs["d_o"].to(dtype),
@@ -142,24 +175,36 @@ def run(form, case, inputs, dtype):
             parts[f"d_{name}_den"] = [grad[name + "_den"]]
         else:
             parts["d_" + name] = [grad[name], grad[name + "_den"]]
-    return {name: sum(part) for name, part in parts.items()}, parts
+    totals = {name: sum(part) for name, part in parts.items()}
+    if shared:
+        totals["d_mixing"] = totals["d_mixing"].sum(0)
+    return totals, parts
 
 
 def in_batches(form, case, inputs, dtype, rows):
-    """run() over slices of `rows` batch entries: bounds the memory of large shapes."""
+    """run() by head over slices of `rows` batch entries: bounds the memory of large shapes."""
     if rows >= case.batch:
-        return run(form, case, inputs, dtype)
+        return run(form, case, inputs, dtype, by_head=True)
     totals, all_parts = {}, {}
     for start in range(0, case.batch, rows):
         piece = {n: t if n == "mixing" else t[start:start + rows] for n, t in inputs.items()}
-        _, parts = run(form, case, piece, dtype)
+        total, parts = run(form, case, piece, dtype, by_head=True)
         for name, part in parts.items():
             all_parts.setdefault(name, []).append(part)
+            totals.setdefault(name, []).append(total[name])
     for name, pieces in all_parts.items():
         join = (lambda xs: sum(xs)) if name == "d_mixing" else torch.cat
         all_parts[name] = [join(same) for same in zip(*pieces)]
-        totals[name] = sum(all_parts[name])
+        totals[name] = join(totals[name])
     return totals, all_parts
+
+
+def size(name, part, reference):
+    """The magnitudes of a part of a result; of d_mixing's heads together."""
+    part = part.double()
+    if name == "d_mixing" and part.dim() > reference.dim():
+        return part.square().sum(0).sqrt()
+    return part.abs()
 
 
 def exact(case, inputs):
@@ -171,9 +216,10 @@ def exact(case, inputs):
     return in_batches(form, case, inputs, torch.float64, rows if form is blockwise else case.batch)
 
 
-def naive(case, inputs):
+def naive(case, inputs, tf32=False):
     """The same-precision computation, autograd included."""
-    result, _ = run(blockwise, case, inputs, case.dtype)
+    form = functools.partial(blockwise, multiply=Tf32Product.apply) if tf32 else blockwise
+    result, _ = run(form, case, inputs, case.dtype)
     return result
 
 
@@ -192,8 +238,9 @@ def compare(case, ours, truth, parts, plain):
         reference = truth[name].double()
         error = (ours[name].double() - reference).abs()
         base = (plain[name].double() - reference).abs()
-        rms = sum(part.double().square().mean().sqrt().item() for part in parts[name])
-        peak = sum(part.double().abs().max().item() for part in parts[name])
+        sizes = [size(name, part, reference) for part in parts[name]]
+        rms = sum(part.square().mean().sqrt().item() for part in sizes)
+        peak = sum(part.max().item() for part in sizes)
         row = dict(name=name, rms=error.square().mean().sqrt().item(), max=error.max().item(),
                    naive_rms=base.square().mean().sqrt().item(), naive_max=base.max().item(),
                    reference_rms=reference.square().mean().sqrt().item())

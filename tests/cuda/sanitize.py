@@ -29,6 +29,28 @@ CASES = [
     Case(grid((20, 33), block=(16, 16)), batch=2),
     Case(grid((20, 33), block=(16, 16)), batch=2, dk=32),
     Case(sequence(204, block=2), batch=1, dk=32),
+    # Heads of a few columns, and d_o . o from a read-out of its own.
+    Case(sequence(40, block=16), batch=1, dk=8, dv=5, separate=True, feature_map="elu1"),
+    Case(sequence(40, block=16), batch=1, dk=16, mask="causal", dtype=torch.float16),
+    # All weights resident: up to 160 blocks, up to 256.
+    Case(sequence(200, block=2), batch=1, heads=1, dk=32),
+    Case(sequence(340, block=2), batch=1, heads=1, dk=32),
+    # Whole heads in shared memory, in the widths and types of cuda.dense.
+    Case(grid((16, 16), block=(4, 4)), batch=1, heads=3, dk=72),
+    Case(grid((14, 14), block=(4, 4)), batch=1, dk=32, dtype=torch.float16),
+    Case(sequence(300, block=64), batch=1, heads=1, dk=96),
+    # Boxes of 64 tokens: clusters of cuda.fused, both widths, and a tensor without a tensor map.
+    Case(grid((32, 32), block=(8, 8)), batch=1, heads=2),
+    Case(grid((56, 56), block=(8, 8)), batch=1, heads=1, dk=32),
+    Case(grid((32, 32), block=(8, 8)), batch=1, heads=1, strides="misaligned"),
+]
+# Streams: pieces and steps, closing blocks on the way; blocks of one token reach the wide groups.
+STREAMS = [
+    Case(sequence(90, block=16), batch=1, dk=128, dv=256, mask="causal", normalizer="none"),
+    Case(sequence(40, block=7), batch=1, dk=33, dv=50, mask="causal", per_head=True,
+         normalizer="shared_position", dtype=torch.float32),
+    Case(sequence(48, block=8), batch=1, dk=48, mask="block_causal", dtype=torch.float16),
+    Case(sequence(200, block=1), batch=1, heads=1, dk=16, mask="causal"),
 ]
 
 
@@ -54,11 +76,32 @@ def call(case, implementation, device):
     return not any(torch.isnan(result.cpu()).any() for result in results)
 
 
+def walk(case, device):
+    """Half of the tokens in two pieces, the others one by one; block_causal: all in pieces."""
+    host = make_inputs(case, 1, "cpu")
+    state = libmhla.State(case.text(device), host["mixing"])
+    tokens = {n: to_device(host[n], device) for n in ("q", "k", "v")}
+    o = torch.full(host["d_o"].shape, float("nan"), dtype=case.dtype).to(device)
+    block, count = case.layout.block[0], case.layout.tokens
+    half = count // 2 // block * block
+    steps = range(half, count, block) if case.mask == "block_causal" else range(half, count)
+    edges = [0, half // 2 // block * block, *steps, count]
+    for first, last in zip(edges, edges[1:]):
+        state.read(o[:, first:last], **{n: t[:, first:last] for n, t in tokens.items()})
+    return not torch.isnan(o.cpu()).any()
+
+
 def main():
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    names = sys.argv[1:] or libmhla.implementations(device)
+    names = sys.argv[1:] or [*libmhla.implementations(device), "state"]
     wrong = 0
     for name in names:
+        if name == "state":
+            for case in STREAMS:
+                answer = "ran" if walk(case, device) else "NaN in the result"
+                wrong += answer.startswith("NaN")
+                print(f"{name} {case.name()}: {answer}", flush=True)
+            continue
         for case in CASES:
             try:
                 answer = "ran" if call(case, name, device) else "NaN in the result"

@@ -27,6 +27,7 @@ CASES = [
     Case(sequence(40, block=1), dk=32, mask="causal", normalizer="shared_position"),
     Case(sequence(260, block=20), dk=256, dv=96, mask="causal", dtype=torch.float16),
     Case(sequence(240, block=8), dk=48, dv=64, mask="block_causal"),
+    Case(sequence(470, block=2), heads=1, dk=32, dv=64, mask="causal"),  # wide groups of rows
     Case(sequence(200, block=100), dk=64, dv=80, mask="block_causal", separate=True,
          normalizer="shared_position", dtype=torch.float32),
 ]

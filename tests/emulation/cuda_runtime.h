@@ -18,9 +18,16 @@
 #define __align__(n)
 #define __shared__ static  // dynamic shared memory: see emulate-cuda
 
+#define __grid_constant__
+
 struct float2 {
   float x, y;
 };
+struct float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __uint_as_float(std::uint32_t bits) {
   float value;
@@ -45,3 +52,18 @@ extern Index3 threadIdx, blockIdx, gridDim;
 
 void emulated_sync_threads();
 inline void __syncthreads() { emulated_sync_threads(); }
+
+// Memory of the emulated device is the host's.
+using cudaStream_t = void*;
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+inline int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                           cudaStream_t) {
+  std::memmove(to, from, bytes);
+  return 0;
+}
+inline int cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return 0;
+}
+inline int cudaStreamSynchronize(cudaStream_t) { return 0; }
+inline void cudaFree(void* p) { std::free(p); }

@@ -32,3 +32,7 @@ void wait(int pending);
 [[noreturn]] void stop(const char* why);
 
 }  // namespace emulator
+
+namespace mhla::cuda {
+extern unsigned char shared[];  // what kernels declare as dynamic shared memory
+}

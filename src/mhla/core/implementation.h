@@ -38,6 +38,8 @@ struct Implementation {
   std::shared_ptr<const void> (*prepare)(const Problem& problem) = nullptr;
   // Optional: which of its kernels serve the problem, for Plan::explain.
   std::string (*kernels)(const Problem& problem) = nullptr;
+  // Why the planner never chooses it unasked; null: it may.
+  const char* only_by_name = nullptr;
 };
 
 // Each backend lists what was compiled in; an absent backend is a stub file with an empty list.

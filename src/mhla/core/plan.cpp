@@ -71,6 +71,8 @@ Plan plan(const Problem& problem, const PlanOptions& options) {
       candidate.reason = "another implementation was asked for by name";
     } else if (const auto refusal = entry->refuses(problem)) {
       candidate.reason = *refusal;
+    } else if (entry->only_by_name && options.implementation.empty()) {
+      candidate.reason = entry->only_by_name;
     } else {
       candidate.predicted_seconds = entry->predict_seconds(problem, options);
       candidate.reason = "serves this problem";

@@ -6,7 +6,8 @@
 // summary, so its cost grows with the position. Two things keep it small and even:
 // - while block i is read, each step mixes a share of P_{i+1}; S_i itself is added when it closes;
 // - the summaries far back are mixed for a group of kGroup rows at once, each read once for all of
-//   them, while the group before is read.
+//   them, while the group before is read; on a device, after long prompts, those further back for a
+//   wide group of rows in the same way.
 #include "mhla/core/state_core.h"
 
 #include <algorithm>
@@ -21,6 +22,8 @@ namespace {
 
 // Rows of a group: their sums fit the registers of a kernel.
 constexpr std::int64_t kGroup = 8;
+// Closed blocks from which on a wide group is worth its memory: two buffers a row.
+constexpr std::int64_t kWideFrom = 96;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -67,7 +70,9 @@ Stream<T>::Stream(const Stream& other)
       next_weight_(other.next_weight_),
       next_(other.next_),
       group_(other.group_),
-      ahead_(other.ahead_) {
+      ahead_(other.ahead_),
+      wide_(other.wide_),
+      wide_ahead_(other.wide_ahead_) {
   // NOTE: on a device the other state may write what is shared as soon as it is not shared any
   // more, on another stream than ours; so the copy is made now.
   if (setup_->problem.device.kind != Device::Kind::cpu) own_all();
@@ -77,8 +82,11 @@ template <typename T>
 std::size_t Stream<T>::bytes() const {
   std::size_t buffers = closed_.size() + spares_.size() + (running_ ? 1 : 0) + (summary_ ? 1 : 0);
   if (next_) buffers += 2;
-  if (group_) buffers += group_->rows.size();
-  if (ahead_) buffers += ahead_->rows.size();
+  for (const auto* group : {&group_, &ahead_, &wide_, &wide_ahead_}) {
+    if (!*group) continue;
+    buffers += static_cast<std::size_t>(
+        std::ranges::count_if((*group)->rows, [](const Buffer<T>& row) { return row != nullptr; }));
+  }
   return setup_->mixing_bytes() + sizeof(T) * (buffers * static_cast<std::size_t>(setup_->size) +
                                                static_cast<std::size_t>(open_ ? open_size() : 0));
 }
@@ -97,13 +105,21 @@ void Stream<T>::keep(Buffer<T>&& buffer) {
   buffer.reset();
 }
 
+template <typename T>
+void Stream<T>::keep(std::optional<Group>& group) {
+  if (!group) return;
+  for (Buffer<T>& buffer : group->rows) keep(std::move(buffer));
+  group.reset();
+}
+
 // Everything that may fail for want of memory comes before the first token is read.
 template <typename T>
 void Stream<T>::reserve(std::int64_t count) {
   const std::int64_t blocks = ceil_div(fill_ + count, setup_->block);
   const std::int64_t opened = blocks - (fill_ > 0 ? 1 : 0);
   closed_.reserve(static_cast<std::size_t>(closed() + blocks));
-  spares_.reserve(static_cast<std::size_t>(blocks + 4 * kGroup));
+  const std::int64_t wide = engine_->mix_items().wide_rows;
+  spares_.reserve(static_cast<std::size_t>(blocks + 4 * kGroup + 2 * wide));
   if (!open_ && count > 0) {
     open_ = engine_->allocate(open_size());
     engine_->clear(open_.get(), open_size());
@@ -115,6 +131,11 @@ void Stream<T>::reserve(std::int64_t count) {
       need += 2 * kGroup;
       if (group_) need -= static_cast<std::int64_t>(group_->rows.size());
       if (ahead_) need -= static_cast<std::int64_t>(ahead_->rows.size());
+    }
+    if (closed() + blocks >= kWideFrom) {
+      need += 2 * wide;
+      if (wide_) need -= wide;  // its rows are with the groups or still here
+      if (wide_ahead_) need -= static_cast<std::int64_t>(wide_ahead_->rows.size());
     }
     while (static_cast<std::int64_t>(spares_.size()) < need) {
       spares_.push_back(engine_->allocate(setup_->size));
@@ -140,11 +161,15 @@ void Stream<T>::own_all() {
     next_->mix.to = {next_->prefix.get()};
     next_->mix.clear = next_->summary.get();
   }
-  if (ahead_) {
-    for (std::size_t r = 0; r < ahead_->rows.size(); ++r) {
-      own(ahead_->rows[r], setup_->size);
-      ahead_->mix.to[r] = ahead_->rows[r].get();
+  for (auto* group : {&ahead_, &wide_ahead_}) {
+    if (!*group) continue;
+    for (std::size_t r = 0; r < (*group)->rows.size(); ++r) {
+      own((*group)->rows[r], setup_->size);
+      (*group)->mix.to[r] = (*group)->rows[r].get();
     }
+  }
+  if (wide_) {
+    for (Buffer<T>& row : wide_->rows) own(row, setup_->size);
   }
 }
 
@@ -161,7 +186,9 @@ void Stream<T>::rewind_to_block(std::int64_t block) {
     next_.reset();
   }
   ahead_.reset();
+  wide_ahead_.reset();
   if (group_ && (group_->cutoff > block || block < group_->first)) group_.reset();
+  if (wide_ && wide_->cutoff > block) wide_.reset();
 }
 
 template <typename T>
@@ -211,17 +238,52 @@ void Stream<T>::finish(Mix<T>& mix) {
   engine_->run(nullptr, {&share, 1});
 }
 
+// Rows from `first` on, for as many as there are weights for.
 template <typename T>
 void Stream<T>::begin_group(std::int64_t first) {
-  ahead_.reset();
+  begin_wide(first);
   if (closed() < kGroup - 1) return;  // few summaries: mixing them anew is no more work
   const std::int64_t rows = std::min(kGroup, setup_->max_blocks().value_or(first + kGroup) - first);
   if (rows <= 0) return;
+  // A row of the wide group is continued where it is.
+  Buffer<T>* begun = wide_ ? wide_->rows.data() + (first - wide_->first) : nullptr;
+  if (begun && !std::all_of(begun, begun + rows, [](const Buffer<T>& row) { return !!row; })) {
+    begun = nullptr;
+  }
   ahead_ = Group{.first = first, .cutoff = closed(), .rows = {}, .mix = {}};
-  ahead_->mix = make_mix(first, rows, 0, closed(), nullptr);
+  ahead_->mix = make_mix(first, rows, begun ? wide_->cutoff : 0, closed(), nullptr);
+  ahead_->mix.kind = Mix<T>::Kind::group;
+  ahead_->mix.add = begun != nullptr;
   for (std::int64_t r = 0; r < rows; ++r) {
-    ahead_->rows.push_back(spare());
+    ahead_->rows.push_back(begun ? std::move(begun[r]) : spare());
     ahead_->mix.to.push_back(ahead_->rows.back().get());
+  }
+}
+
+// The wide group that the group from `first` on belongs to becomes the present one, and the one
+// after it is begun.
+template <typename T>
+void Stream<T>::begin_wide(std::int64_t first) {
+  const std::int64_t width = engine_->mix_items().wide_rows;
+  if (width == 0) return;
+  const std::int64_t start = first / width * width;
+  if (wide_ && wide_->first != start) keep(wide_);
+  if (wide_ahead_ && wide_ahead_->first == start) {
+    finish(wide_ahead_->mix);
+    wide_ = std::move(wide_ahead_);
+    wide_->mix = {};
+    wide_ahead_.reset();
+  }
+  if (first != start || closed() < kWideFrom) return;
+  const std::int64_t next = start + width;
+  const std::int64_t rows = std::min(width, setup_->max_blocks().value_or(next + width) - next);
+  if (rows <= 0) return;
+  wide_ahead_ = Group{.first = next, .cutoff = closed(), .rows = {}, .mix = {}};
+  wide_ahead_->mix = make_mix(next, rows, 0, closed(), nullptr);
+  wide_ahead_->mix.kind = Mix<T>::Kind::wide;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    wide_ahead_->rows.push_back(spare());
+    wide_ahead_->mix.to.push_back(wide_ahead_->rows.back().get());
   }
 }
 
@@ -233,9 +295,7 @@ void Stream<T>::prepare(std::int64_t row) {
   const std::int64_t first = row / kGroup * kGroup;
   if (ahead_ && ahead_->first == first) {
     finish(ahead_->mix);
-    if (group_) {
-      for (Buffer<T>& buffer : group_->rows) keep(std::move(buffer));
-    }
+    keep(group_);
     group_ = std::move(ahead_);
     group_->mix = {};
     ahead_.reset();
@@ -295,7 +355,7 @@ void Stream<T>::take(std::int64_t count, const State::Inputs& inputs, const Tens
                      std::int64_t first) {
   const std::int64_t block = setup_->block;
   const bool closes = fill_ + count == block;
-  std::array<typename Engine<T>::Share, 2> shares;
+  std::array<typename Engine<T>::Share, 3> shares;
   std::size_t used = 0;
   const auto add = [&](Mix<T>& mix, std::int64_t items) {
     if (items > 0) shares[used++] = {&mix, items};
@@ -306,6 +366,10 @@ void Stream<T>::take(std::int64_t count, const State::Inputs& inputs, const Tens
   if (ahead_) {  // needed when the last block before the group opens
     const std::int64_t left = (ahead_->first - 1) * block - tokens();
     add(ahead_->mix, share_of(ahead_->mix.left(), count, left));
+  }
+  if (wide_ahead_) {  // needed when its first group is begun
+    const std::int64_t left = (wide_ahead_->first - kGroup - 1) * block - tokens();
+    add(wide_ahead_->mix, share_of(wide_ahead_->mix.left(), count, left));
   }
   const Tokens<T> tokens{.inputs = &inputs,
                          .o = &o,

@@ -58,7 +58,8 @@ class Stream {
 
  private:
   // The first row of a group of query blocks, and for each row the mixture of the blocks before
-  // `cutoff`.
+  // `cutoff`. The rows of a wide group go over to the groups in it, which add the blocks since
+  // then.
   struct Group {
     std::int64_t first = 0, cutoff = 0;
     std::vector<Buffer<T>> rows;
@@ -75,6 +76,8 @@ class Stream {
   void close_block();
   void prepare(std::int64_t row);  // begins next_ and, at the edge of a group, ahead_
   void begin_group(std::int64_t first);
+  void begin_wide(std::int64_t first);
+  void keep(std::optional<Group>& group);
   Mix<T> make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
                   const Group* far) const;
   void finish(Mix<T>& mix);
@@ -93,7 +96,8 @@ class Stream {
   Buffer<T> running_, summary_, open_;
   std::vector<float> own_, next_weight_;
   std::optional<Next> next_;
-  std::optional<Group> group_, ahead_;
+  std::optional<Group> group_, ahead_;  // of the rows being read, and of those after them
+  std::optional<Group> wide_, wide_ahead_;
   std::vector<Buffer<T>> spares_;
 };
 

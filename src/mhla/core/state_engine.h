@@ -23,6 +23,7 @@ struct MixItems {
   // Slab after slab keeps the targets in a cache; chunk after chunk gives many items of different
   // slabs at once.
   bool slab_major = true;
+  std::int64_t wide_rows = 0;  // of a wide group (Stream); 0: there are none
 };
 
 // to[r] = sum over s of weights[head][r][s] * from[s], one multiply-add after another in the order
@@ -33,6 +34,8 @@ struct Mix {
   std::vector<const T*> from;  // [sources]
   std::vector<T> weights;      // [mixing heads, rows, sources]
   T* clear = nullptr;          // set to zero on the way: the next block's summary
+  bool add = false;            // to what the targets hold
+  enum class Kind { next, group, wide } kind = Kind::next;
 
   std::int64_t slabs_per_lane = 0, slabs = 0, chunks = 0;
   std::int64_t done = 0, total = 0;  // items

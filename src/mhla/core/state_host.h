@@ -45,7 +45,7 @@ class HostEngine final : public Engine<typename Ops::T> {
       Mix<T>* mix;
       std::int64_t first, last, first_slab, slabs;
     };
-    Part parts[2];
+    Part parts[3];
     std::size_t count = 0;
     std::int64_t units = tokens ? setup_->lanes : 0, bytes = 0;
     if (tokens) bytes += setup_->size * std::int64_t{sizeof(T)} * (1 + tokens->count / 2);
@@ -93,7 +93,7 @@ class HostEngine final : public Engine<typename Ops::T> {
     const auto rows = static_cast<std::int64_t>(mix.to.size());
     const std::int64_t head = problem.mixing_per_head ? lane % problem.heads : 0;
     if (first == 0 && mix.clear) std::fill_n(mix.clear + offset, length, T(0));
-    if (sources == 0) {
+    if (sources == 0 && !mix.add) {
       for (T* to : mix.to) std::fill_n(to + offset, length, T(0));
     }
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
@@ -101,8 +101,8 @@ class HostEngine final : public Engine<typename Ops::T> {
       const std::int64_t count = std::min(items.chunk, sources - from);
       if (count <= 0) break;
       Ops::mix(mix.to.data(), rows, mix.from.data() + from, count,
-               mix.weights.data() + head * rows * sources + from, sources, chunk > 0, offset,
-               length);
+               mix.weights.data() + head * rows * sources + from, sources, mix.add || chunk > 0,
+               offset, length);
     }
   }
 

@@ -117,8 +117,11 @@ std::optional<std::string> refuses(const Problem& problem) {
   int major = 0;  // stays 0 without a driver: the plan's prepare step then says so
   const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
                                                     problem.device.index);
-  if (status == cudaSuccess && major != 9) return "needs compute capability 9.0";
-  return std::nullopt;
+  if (status != cudaSuccess) return std::nullopt;
+  if (major != 9) return "needs compute capability 9.0";
+  // Tensors that the copy engine cannot address go backward through one of the others.
+  return dense_implementation().refuses(problem) ? linear_implementation().refuses(problem)
+                                                 : std::nullopt;
 }
 
 // The bandwidths are what the kernels reached on an H200 (docs/kernels/fused.md); narrow rows cost
@@ -135,11 +138,17 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return kLaunch + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
 }
 
-// Which of the others goes backward: the one that would go forward faster.
+// Which of the others goes backward: the one that would go forward faster. Where the clusters go
+// backward and the other one is for tensors they cannot address, its workspace counts more than its
+// time: every plan has it.
 const Implementation& backward_implementation(const Problem& problem) {
   const Implementation &dense = dense_implementation(), &linear = linear_implementation();
   if (dense.refuses(problem)) return linear;
-  return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
+  const auto boxes = box_plan(problem);
+  const double patience = boxes && boxes->backward.size > 0 ? 4 : 1;
+  return dense.predict_seconds(problem, {}) < patience * linear.predict_seconds(problem, {})
+             ? dense
+             : linear;
 }
 
 std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }

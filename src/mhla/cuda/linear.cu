@@ -62,6 +62,8 @@ class Call {
       args_.row_inv = floats(at_.row_inv);
       args_.row_dden = floats(at_.row_dden);
       args_.row_e = floats(plan_.shared ? at_.row_e : at_.row_dden);
+      if (backward && plan_.row_dots) args_.row_dots = floats(at_.row_dots);
+      args_.row_count = plan_.group_pairs() * plan_.q_blocks * plan_.slots;
     }
     args_.causal = plan_.causal;
     args_.diagonal = floats(at_.diagonal);
@@ -130,6 +132,9 @@ class Call {
     if (!plan_.given) return;
     by_row_kernel(plan_.types->row_products, plan_.q_blocks);
     if (plan_.shared) mix_vectors(false, at_.row_base, at_.row_mixed, plan_.slots);
+    if (args_.row_dots != nullptr) {
+      by_block(plan_.kernels->row_dots, args_, plan_.q_blocks, plan_.dv_tiles);
+    }
     by_row_kernel(plan_.types->row_factors, plan_.q_blocks);
   }
 
@@ -393,8 +398,9 @@ std::optional<std::string> refuses(const Problem& problem) {
 
 // Bytes over the rate that these kernels reached on an H200 (docs/kernels/linear.md), plus
 // launches.
+template <bool kTf32>
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  const LinearPlan plan = linear_plan(problem);
+  const LinearPlan plan = linear_plan(problem, kTf32);
   const double summaries = static_cast<double>(problem.batch * problem.heads) *
                            (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) *
                            static_cast<double>(plan.entries) * plan.types->summary_size;
@@ -406,17 +412,20 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
          kLaunch * static_cast<double>(4 * plan.groups() + (plan.given ? 3 : 0));
 }
 
+template <bool kTf32>
 std::size_t forward_workspace(const Problem& problem, const PlanOptions&) {
-  return linear_workspace(problem, linear_plan(problem), false).bytes;
+  return linear_workspace(problem, linear_plan(problem, kTf32), false).bytes;
 }
+template <bool kTf32>
 std::size_t backward_workspace(const Problem& problem, const PlanOptions&) {
-  return linear_workspace(problem, linear_plan(problem), true).bytes;
+  return linear_workspace(problem, linear_plan(problem, kTf32), true).bytes;
 }
 
+template <bool kTf32>
 std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
   auto prepared = std::make_shared<Prepared>();
-  prepared->plan = linear_plan(problem);
+  prepared->plan = linear_plan(problem, kTf32);
   prepared->overlap = compute_capability() >= 90;
   prepared->tables = linear_tables(problem, prepared->plan);
   const LinearPlan& plan = prepared->plan;
@@ -425,13 +434,14 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
        {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
         &k.packed_backward_kv, &k.packed_readout_causal, &k.packed_backward_q_causal,
         &k.packed_backward_kv_causal, &k.packed_readout_block, &k.packed_backward_block,
-        &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal}) {
+        &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal, &k.row_dots}) {
     if (kernel->entry == nullptr) continue;
     const int bytes = shared_bytes(*kernel, stages_of(*kernel, plan));
     // Kernels for a whole block are left alone on devices where they do not fit: no plan uses them.
     const bool is_optional = kernel == &k.packed_readout_block ||
                              kernel == &k.packed_backward_block;
     if (is_optional && !plan.whole_blocks) continue;
+    if (kernel == &k.row_dots && !plan.row_dots) continue;
     allow_shared(reinterpret_cast<const void*>(kernel->entry), bytes);
   }
   if (plan.resident != nullptr) {
@@ -497,8 +507,9 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
   if (weights) call.reduce_weights(outputs.d_mixing);
 }
 
+template <bool kTf32>
 std::string kernels(const Problem& problem) {
-  const LinearPlan plan = linear_plan(problem);
+  const LinearPlan plan = linear_plan(problem, kTf32);
   std::string text = plan.tiles.kernels != nullptr
                          ? "tiles of Hopper's copy engine where tensors allow (tile_*)"
                      : plan.whole_blocks  ? "whole causal blocks (packed_*_block)"
@@ -514,16 +525,34 @@ std::string kernels(const Problem& problem) {
 
 constexpr Implementation kLinear{.name = "cuda.linear",
                                  .refuses = refuses,
-                                 .predict_seconds = predict_seconds,
-                                 .forward_workspace = forward_workspace,
-                                 .backward_workspace = backward_workspace,
+                                 .predict_seconds = predict_seconds<false>,
+                                 .forward_workspace = forward_workspace<false>,
+                                 .backward_workspace = backward_workspace<false>,
                                  .forward = forward,
                                  .backward = backward,
-                                 .prepare = prepare,
-                                 .kernels = kernels};
+                                 .prepare = prepare<false>,
+                                 .kernels = kernels<false>};
+
+std::optional<std::string> tf32_refuses(const Problem& problem) {
+  if (problem.dtype != DType::f32) return "TF32 is for f32 inputs";
+  return refuses(problem);
+}
+
+constexpr Implementation kTf32{
+    .name = "cuda.tf32",
+    .refuses = tf32_refuses,
+    .predict_seconds = predict_seconds<true>,
+    .forward_workspace = forward_workspace<true>,
+    .backward_workspace = backward_workspace<true>,
+    .forward = forward,
+    .backward = backward,
+    .prepare = prepare<true>,
+    .kernels = kernels<true>,
+    .only_by_name = "rounds products to TF32: must be asked for by name"};
 
 }  // namespace
 
 const Implementation& linear_implementation() { return kLinear; }
+const Implementation& tf32_implementation() { return kTf32; }
 
 }  // namespace mhla::cuda

@@ -15,7 +15,7 @@ bool is_small(const Problem& problem) {
   return problem.dtype != DType::f32 && problem.dk <= kSmallWidth && problem.dv <= kSmallWidth;
 }
 
-const LinearKernels& kernels_for(const Problem& problem) {
+const LinearKernels& kernels_for(const Problem& problem, bool through_tf32) {
   const DType dtype = problem.dtype;
   if (is_small(problem)) return linear_kernels_small(dtype == DType::bf16);
   static constexpr Getter kBf16[] = {linear_kernels_bf16_32,  linear_kernels_bf16_64,
@@ -27,18 +27,25 @@ const LinearKernels& kernels_for(const Problem& problem) {
   static constexpr Getter kF32[] = {linear_kernels_f32_32,  linear_kernels_f32_64,
                                     linear_kernels_f32_80,  linear_kernels_f32_96,
                                     linear_kernels_f32_128, linear_kernels_f32_256};
-  const auto& list = dtype == DType::bf16 ? kBf16 : dtype == DType::f16 ? kF16 : kF32;
+  static constexpr Getter kTf32[] = {linear_kernels_tf32_32,  linear_kernels_tf32_64,
+                                     linear_kernels_tf32_80,  linear_kernels_tf32_96,
+                                     linear_kernels_tf32_128, linear_kernels_tf32_256};
+  const auto& list = dtype == DType::bf16  ? kBf16
+                     : dtype == DType::f16 ? kF16
+                     : through_tf32        ? kTf32
+                                           : kF32;
   for (const Getter get : list) {
     if (get().dk >= problem.dk) return get();
   }
   fail(ErrorCode::internal, "cuda.linear", "no kernel for dk = ", problem.dk);
 }
 
-const TypeKernels& type_kernels_for(const Problem& problem) {
+const TypeKernels& type_kernels_for(const Problem& problem, bool through_tf32) {
   const DType dtype = problem.dtype;
   if (is_small(problem)) return type_kernels_small(dtype == DType::bf16);
   return dtype == DType::bf16  ? type_kernels_bf16()
          : dtype == DType::f16 ? type_kernels_f16()
+         : through_tf32        ? type_kernels_tf32()
                                : type_kernels_f32();
 }
 
@@ -135,11 +142,12 @@ void choose_groups(const Problem& problem, LinearPlan& plan) {
 
 }  // namespace
 
-LinearPlan linear_plan(const Problem& problem) {
+LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   LinearPlan plan;
   const BlockLayout &q = problem.layout, &k = problem.keys();
-  plan.kernels = &kernels_for(problem);
-  plan.types = &type_kernels_for(problem);
+  plan.kernels = &kernels_for(problem, through_tf32);
+  plan.shared_bytes = shared_memory(problem.device.index);
+  plan.types = &type_kernels_for(problem, through_tf32);
   plan.dv_tiles = static_cast<int>((problem.dv + plan.kernels->dv - 1) / plan.kernels->dv);
   plan.q_blocks = static_cast<int>(q.blocks().size());
   plan.k_blocks = static_cast<int>(k.blocks().size());
@@ -165,6 +173,7 @@ LinearPlan linear_plan(const Problem& problem) {
                       fits(plan.kernels->packed_readout_block, problem.device.index) &&
                       fits(plan.kernels->packed_backward_block, problem.device.index);
   plan.sums_inside = packed && plan.normalized && !plan.given;
+  plan.row_dots = plan.given && problem.dtype != DType::f32;
   plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
   const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
@@ -229,10 +238,11 @@ LinearPlan linear_plan(const Problem& problem) {
 int stages_of(const LinearKernel& kernel, const LinearPlan& plan) {
   // NOTE: the generic kernels reuse a stage's summary tile when dv has several tiles.
   if (plan.dv_tiles > 1 && kernel.most_stages == 2) return 1;
-  constexpr int kMultiprocessor = 227 * 1024, kReserved = 1024;
+  // A multiprocessor has a little more than one thread block may have; each reserves as much.
+  constexpr int kReserved = 1024;
   int stages = std::clamp(plan.row_tiles, 1, kernel.most_stages);
   while (stages > 1 &&
-         kernel.blocks * (shared_bytes(kernel, stages) + kReserved) > kMultiprocessor) {
+         kernel.blocks * (shared_bytes(kernel, stages) + kReserved) > plan.shared_bytes) {
     --stages;
   }
   return stages;
@@ -299,6 +309,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   w.row_inv = take(plan.given, rows, 4);
   w.row_dden = take(plan.given && backward, rows, 4);
   w.row_e = take(plan.given && plan.shared && backward, rows, 4);
+  w.row_dots = take(plan.row_dots && backward, plan.dv_tiles * rows, 4);
   w.diagonal_terms = take(plan.causal && backward, problem.batch * problem.heads * plan.q_blocks,
                           4);
   w.partial = take(

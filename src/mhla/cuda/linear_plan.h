@@ -28,6 +28,7 @@ struct LinearPlan {
   const MixKernel* mix_transposed = nullptr;
   const WeightGradientKernel* weight_gradient = nullptr;
   const ResidentKernels* resident = nullptr;  // instead of mix, when there are
+  int shared_bytes = 0;                       // of a thread block on this device
   int dv_tiles = 1;
   int entries = 0;  // of a summary, padded
   int q_blocks = 0, k_blocks = 0, slots = 0;
@@ -42,6 +43,7 @@ struct LinearPlan {
   bool packed_causal = false;    // the kernels for bf16 and blocks of one row tile
   bool whole_blocks = false;     // and no normaliser: the kernels for a whole block
   bool sums_inside = false;      // key sums are entries of the summaries
+  bool row_dots = false;         // the backward takes d_o . o from a read-out of its own
   int row_tiles = 1;             // of the longest block
   sm90::TilePlan tiles = {};     // the kernels for Hopper, when there are
   sm90::SlabPlan slabs = {};     // those instead of resident ones
@@ -60,7 +62,8 @@ struct LinearPlan {
   }
 };
 
-LinearPlan linear_plan(const Problem& problem);
+// through_tf32: the products of f32 inputs, on the tensor cores.
+LinearPlan linear_plan(const Problem& problem, bool through_tf32);
 // Row tiles in flight: as many as are useful and leave room for the kernel's thread blocks.
 int stages_of(const LinearKernel& kernel, const LinearPlan& plan);
 inline int shared_bytes(const LinearKernel& kernel, int stages) {
@@ -73,7 +76,7 @@ struct LinearWorkspace {
   std::size_t weights, weights_f32, diagonal;
   std::size_t summaries, mixed, d_mixed, carry;
   std::size_t z, z_mixed, dz_read, dz;
-  std::size_t row_base, row_intra, row_mixed, row_inv, row_dden, row_e;
+  std::size_t row_base, row_intra, row_mixed, row_inv, row_dden, row_e, row_dots;
   std::size_t diagonal_terms, partial;
   std::size_t bytes;
 };

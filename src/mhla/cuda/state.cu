@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "mhla/core/state_engine.h"
@@ -58,7 +59,14 @@ class Engine final : public streaming::Engine<float> {
     if (setup_->block > 0x7fffffff || setup_->width > 0x7fffffff) {
       fail(ErrorCode::unsupported, kWhere, "blocks of ", setup_->block, " tokens on a device");
     }
+    overlap_ = compute_capability() >= 90;
+    shared_bytes_ = shared_memory(device_);
     fill_constants();
+    constants_.columns = std::max(16, constants_.slice);
+    if (state::step_shared(constants_) > shared_bytes_) {
+      fail(ErrorCode::unsupported, kWhere, "dk: a step needs ", state::step_shared(constants_),
+           " bytes of shared memory for dk = ", problem.dk, ", this device has ", shared_bytes_);
+    }
   }
 
   std::unique_ptr<streaming::Engine<float>> clone() const override {
@@ -69,7 +77,10 @@ class Engine final : public streaming::Engine<float> {
 
   // Chunk after chunk: the items of a step belong to different slabs and run side by side.
   MixItems mix_items() const override {
-    return {.slab = state::kMixSlab, .chunk = state::kMixSources, .slab_major = false};
+    return {.slab = state::kMixSlab,
+            .chunk = state::kMixSources,
+            .slab_major = false,
+            .wide_rows = state::kMixMostRows};
   }
 
   Buffer<float> allocate(std::int64_t count) override {
@@ -130,8 +141,11 @@ class Engine final : public streaming::Engine<float> {
     if (tokens && tokens->count == 1 && setup_->problem.mask == Mask::causal) {
       state::StepCall call{};
       call.step = step_args(*tokens);
-      for (std::size_t i = 0; i < first.size(); ++i) call.mix[i] = first[i];
-      launch_step(storage_, call, stream_);
+      // The longest first: they have the longest way to go.
+      std::ranges::stable_sort(first, std::greater<>(), [](const MixArgs& m) { return m.sources; });
+      call.mixtures = static_cast<int>(first.size());
+      std::ranges::copy(first, call.mix);
+      launch_step(storage_, call, overlap_, stream_);
     } else {
       if (tokens) launch_tokens(storage_, token_args(*tokens), stream_);
       for (const MixArgs& part : first) launch_mix(part, stream_);
@@ -228,13 +242,21 @@ class Engine final : public streaming::Engine<float> {
   StepArgs step_args(const Tokens<float>& tokens) {
     StepArgs a = described(tokens);
     // Wide blocks read the ring less often; narrow ones give every multiprocessor something to do.
-    constexpr std::int64_t kMultiprocessors = 132;
-    int columns = 128;
-    while (columns > 16 && (columns > a.row || setup_->lanes * ((a.row + columns - 1) / columns) <
-                                                   2 * kMultiprocessors)) {
-      columns /= 2;
-    }
+    // Two of them share one: those of a large batch, as wide as they may be, run all at once.
+    constexpr std::int64_t kEnoughBlocks = 132 * 3 / 2;
+    const auto too_wide = [&](int columns) {
+      a.columns = columns;
+      return columns > a.row || state::step_shared(a) > shared_bytes_ ||
+             setup_->lanes * ((a.row + columns - 1) / columns) < kEnoughBlocks;
+    };
+    int columns = 256;
+    while (columns > 16 && too_wide(columns)) columns /= 2;
     split_columns(a, std::max(columns, a.slice));  // whole slices: 16 or 32 columns
+    // Slices whose turn it is; all of them when the block closes.
+    const auto [first, last] = std::equal_range(a.phase, a.phase + a.slices,
+                                                (a.fill + 1) % state::kFold);
+    a.due_first = a.closes ? 0 : static_cast<int>(first - a.phase);
+    a.due_last = a.closes ? a.slices : static_cast<int>(last - a.phase);
     return a;
   }
 
@@ -266,8 +288,7 @@ class Engine final : public streaming::Engine<float> {
   };
 
   MixArgs describe(const Mix<float>& mix) {
-    // Mixtures of one row and of a group alternate: each kind has its table.
-    Table& table = tables_[mix.to.size() == 1 && mix.clear ? 0 : 1];
+    Table& table = tables_[static_cast<std::size_t>(mix.kind)];
     const std::size_t pointers = mix.from.size() * sizeof(float*);
     const std::size_t bytes = pointers + mix.weights.size() * sizeof(float);
     if (table.capacity < bytes || !table.memory) {
@@ -290,6 +311,7 @@ class Engine final : public streaming::Engine<float> {
     args.weights = reinterpret_cast<const float*>(data + pointers);
     for (std::size_t r = 0; r < mix.to.size(); ++r) args.to[r] = mix.to[r];
     args.clear = mix.clear;
+    args.add = mix.add ? 1 : 0;
     args.width = setup_->width;
     args.rows = static_cast<int>(mix.to.size());
     args.sources = static_cast<int>(mix.from.size());
@@ -307,7 +329,9 @@ class Engine final : public streaming::Engine<float> {
   std::vector<Buffer<float>> pool_;
   std::shared_ptr<void> head_weights_;
   std::vector<float> uploaded_weights_;
-  Table tables_[2];
+  Table tables_[state::kMixtures];  // one for each kind of mixture
+  bool overlap_ = false;            // see launch_step
+  int shared_bytes_ = 0;            // of a thread block
 };
 
 }  // namespace

@@ -7,11 +7,16 @@
 
 namespace mhla::cuda::state {
 
-inline constexpr int kThreads = 256;
+inline constexpr int kThreads = 256;      // that read tokens
 inline constexpr int kFold = 16;          // Setup::fold on a device
-inline constexpr int kMixRows = 8;        // most targets of a mixture
-inline constexpr int kMixSources = 32;    // sources of an item
-inline constexpr int kMixSlab = 1024;     // numbers of an item: four for each thread
+inline constexpr int kMixWarps = 2;       // of a thread block
+inline constexpr int kMixRows = 8;        // of a warp: their sums are in its registers
+inline constexpr int kMixMostRows = 32;   // most targets of a mixture
+inline constexpr int kMixSources = 128;   // sources of an item: the sums are written once for them
+inline constexpr int kMixDepth = 32;      // sources in flight, 512 bytes each
+inline constexpr int kMixSlab = 1024;     // numbers of an item
+inline constexpr int kMixPieces = 8;      // of a slab, for a warp each
+inline constexpr int kMixtures = 3;       // of a step: of the next row, of a group, of a wide group
 inline constexpr int kMostSlices = 256;   // of at least 16 columns
 inline constexpr int kWidestKey = 512;    // dk: what shared memory holds
 inline constexpr int kChunkColumns = 32;  // of a thread block that reads several tokens
@@ -40,6 +45,7 @@ struct StepArgs {
   int column_blocks;
   int blocks;  // thread blocks that read tokens; those behind them mix
   int fill, base;
+  int due_first, due_last;           // the slices that take up their tokens
   unsigned char phase[kMostSlices];  // when a slice takes up its tokens: fill % kFold
   // several tokens
   int count, block_causal, tokens_at_once;
@@ -48,10 +54,11 @@ struct StepArgs {
 struct MixArgs {
   const float* const* from;  // [sources]
   const float* weights;      // [mixing heads, rows, sources]
-  float* to[kMixRows];
+  float* to[kMixMostRows];
   float* clear;
   std::int64_t width;
   int rows, sources, slabs_per_lane;
+  int add;  // to what is there
   int heads, per_head;
   int chunk;         // all items of a launch belong to one chunk of sources
   int first, count;  // slabs
@@ -59,12 +66,15 @@ struct MixArgs {
 
 struct StepCall {
   StepArgs step;
-  MixArgs mix[2];
+  int mixtures;
+  MixArgs mix[kMixtures];
 };
 
 // One function for each storage type.
 enum class Storage { f32, bf16, f16 };
-void launch_step(Storage storage, const StepCall& call, void* stream);
+int step_shared(const StepArgs& args);  // bytes
+// overlap: the device sets up a kernel while the previous one ends.
+void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream);
 void launch_tokens(Storage storage, const StepArgs& args, void* stream);
 void launch_mix(const MixArgs& args, void* stream);
 

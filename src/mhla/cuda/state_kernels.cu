@@ -1,4 +1,6 @@
 // Launches of the kernels of a stream.
+#include <algorithm>
+
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/state_step.cuh"
 #include "mhla/cuda/state_tokens.cuh"
@@ -16,11 +18,6 @@ void with_storage(Storage storage, F&& f) {
   fail(ErrorCode::internal, "state", "unknown storage type");
 }
 
-int step_shared(const StepArgs& a) {
-  const int floats = (3 + kFold) * a.key + kFold * a.columns + 2 * kFold + 4 * kThreads;
-  return floats * 4;
-}
-
 int tokens_shared(const StepArgs& a) {
   const int n = a.tokens_at_once;
   const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) + n * (n + 1) +
@@ -30,13 +27,17 @@ int tokens_shared(const StepArgs& a) {
 
 }  // namespace
 
-void launch_step(Storage storage, const StepCall& call, void* stream) {
-  const std::int64_t grid = call.step.blocks + call.mix[0].count + call.mix[1].count;
+int step_shared(const StepArgs& args) {
+  return 4 * step_floats(args.key, args.columns) + kMixBytes;
+}
+
+void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream) {
   with_storage(storage, [&](auto tag) {
     auto* kernel = step_kernel<decltype(tag)>;
     const int shared = step_shared(call.step);
     allow_shared(reinterpret_cast<const void*>(kernel), shared);
-    launch(kernel, {.x = grid}, kThreads, shared, stream, call, true);
+    launch(kernel, {.x = call.step.blocks}, kThreads + 32 * kMixWarps, shared, stream, call,
+           overlap);
   });
 }
 
@@ -50,7 +51,13 @@ void launch_tokens(Storage storage, const StepArgs& args, void* stream) {
 }
 
 void launch_mix(const MixArgs& args, void* stream) {
-  launch(mix_kernel, {.x = args.count}, kThreads, 0, stream, args);
+  // A piece a warp while there are few: each is a chain of loads.
+  constexpr std::int64_t kMostBlocks = 132 * 10;
+  const std::int64_t pieces = static_cast<std::int64_t>(args.count) * kMixPieces *
+                              ((args.rows + kMixRows - 1) / kMixRows);
+  const std::int64_t grid = std::min(kMostBlocks, (pieces + kMixWarps - 1) / kMixWarps);
+  allow_shared(reinterpret_cast<const void*>(mix_kernel), kMixBytes);
+  launch(mix_kernel, {.x = grid}, 32 * kMixWarps, kMixBytes, stream, args);
 }
 
 }  // namespace mhla::cuda::state

@@ -8,6 +8,9 @@
 
 namespace mhla::cuda::state {
 
+// A barrier of the threads that read tokens: other warps of the thread block may mix.
+__device__ __forceinline__ void sync_tokens() { ptx::sync_warps(1, kThreads); }
+
 template <typename E>
 __device__ __forceinline__ const E* row_of(const Rows& rows, int b, std::int64_t t, int h) {
   return static_cast<const E*>(rows.data) + b * rows.batch + t * rows.token + h * rows.head;
@@ -78,7 +81,7 @@ __device__ __forceinline__ void close_denominator(const StepArgs& a, const Place
       if (threadIdx.x % 32 == 0) den[w] = sum;
     }
   }
-  __syncthreads();
+  sync_tokens();
   if (!p.next) return;
   for (int i = threadIdx.x; i < a.den_width; i += kThreads) {
     p.next[a.den_at + i] = fmaf(p.next_weight, den[i], p.next[a.den_at + i]);

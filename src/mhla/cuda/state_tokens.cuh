@@ -268,7 +268,7 @@ struct TokensBlock {
 
 template <typename E>
 __global__ void __launch_bounds__(kThreads) tokens_kernel(const __grid_constant__ StepArgs args) {
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(16) unsigned char shared[];
   const TokensBlock<E> block(args, reinterpret_cast<float*>(shared));
   block.begin();
   const int n = args.tokens_at_once;

@@ -48,7 +48,8 @@ Agreement agreement(double error, double tolerance, double scale) {
 const Agreement& worse(const Agreement& a, const Agreement& b) { return b.ratio > a.ratio ? b : a; }
 
 Agreement compare_elements(const std::vector<double>& got, const Expected& e) {
-  const double u = unit_roundoff(e.dtype), u_stored = unit_roundoff(e.stored);
+  const double u = e.roundoff > 0 ? e.roundoff : unit_roundoff(e.dtype);
+  const double u_stored = unit_roundoff(e.stored);
   Agreement worst;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double storage = u_stored * std::abs(e.value[i]);

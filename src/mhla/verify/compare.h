@@ -15,6 +15,7 @@ struct Expected {
   const std::vector<double>* naive = nullptr;
   DType dtype = DType::f32;   // the computation's
   DType stored = DType::f32;  // the tensor's: d_mixing has the mixing matrix' own dtype
+  double roundoff = 0;        // of the computation's products, where it is not that of its dtype
 };
 
 // The element nearest to its tolerance, its error relative to the expected value; for 16-bit

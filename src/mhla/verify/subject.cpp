@@ -23,6 +23,7 @@ Subject subject(const std::string& implementation, int threads) {
                     const Workspace& workspace) { forward(plan, in, out, workspace); },
       .backward = [](const Plan& plan, const BackwardInputs& in, const BackwardOutputs& out,
                      const Workspace& workspace) { backward(plan, in, out, workspace); },
+      .roundoff = implementation == "cuda.tf32" ? 0x1p-11 : 0,
   };
 }
 

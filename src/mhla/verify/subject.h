@@ -19,6 +19,7 @@ struct Subject {
       forward;
   std::function<void(const Plan&, const BackwardInputs&, const BackwardOutputs&, const Workspace&)>
       backward;
+  double roundoff = 0;  // of its products, where it is not that of the dtype
 };
 
 // One compiled implementation, by name, with so many threads for a case.

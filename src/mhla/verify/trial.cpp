@@ -232,7 +232,8 @@ Outcome try_case(const Case& c, const Truth& truth, const Subject& subject, cons
          .mass = truth.answer.mass.*check.tensor,
          .naive = truth.naive ? &((*truth.naive).*check.tensor) : nullptr,
          .dtype = c.problem.dtype,
-         .stored = is_mixing ? c.mixing_dtype : c.problem.dtype});
+         .stored = is_mixing ? c.mixing_dtype : c.problem.dtype,
+         .roundoff = subject.roundoff});
     if (outcome.tensor.empty() || agreement.ratio > outcome.worst.ratio) {
       outcome.worst = agreement;
       outcome.tensor = check.name;

@@ -66,6 +66,9 @@ struct LinearArgs {
   const float* diagonal;  // m_ii, [heads or 1][rows of the mixing matrix]
   int diagonal_stride;    // between heads; 0 when shared
   float* diagonal_terms;  // [batch * all_heads][q_blocks]: gradient of m_ii inside the block
+
+  float* row_dots;         // <d_o, numerator of o>, [dv tile][row]; null: row_factors reads o
+  std::int64_t row_count;  // rows of a dv tile
 };
 
 // Which block of which pair a thread block works on. Heads vary fastest: their rows are neighbours

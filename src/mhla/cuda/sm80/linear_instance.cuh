@@ -6,6 +6,7 @@
 #include "mhla/cuda/sm80/linear_causal_backward.cuh"
 #include "mhla/cuda/sm80/linear_forward.cuh"
 #include "mhla/cuda/sm80/linear_kernels.h"
+#include "mhla/cuda/sm80/linear_row_dots.cuh"
 #include "mhla/cuda/sm80/packed_blocks.cuh"
 
 namespace mhla::cuda {
@@ -60,6 +61,7 @@ const LinearKernels& linear_kernels() {
     k.readout_causal = {readout_causal<L>, L::kThreads, 1, Causal::kBytes};
     k.backward_q_causal = {backward_q_causal<L>, L::kThreads, 1, Causal::kBytes};
     k.backward_kv_causal = {backward_kv_causal<L>, L::kThreads, 1, Causal::kBytes};
+    k.row_dots = {row_dots<L>, L::kThreads, 1, RowDotTiles<L>::kBytes};
     return k;
   }();
   return kernels;

@@ -33,6 +33,7 @@ struct LinearKernels {
   // wants the gradients of both summaries.
   LinearKernel packed_readout_block, packed_backward_block;
   LinearKernel readout_causal, backward_q_causal, backward_kv_causal;
+  LinearKernel row_dots;
 };
 
 struct MixKernel {
@@ -79,6 +80,7 @@ struct TypeKernels {
 MHLA_LINEAR_KERNELS(bf16)
 MHLA_LINEAR_KERNELS(f16)
 MHLA_LINEAR_KERNELS(f32)
+MHLA_LINEAR_KERNELS(tf32)
 #undef MHLA_LINEAR_KERNELS
 
 // 16-bit inputs of at most kSmallWidth columns, bf16 or f16.

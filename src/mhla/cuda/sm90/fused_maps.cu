@@ -14,14 +14,17 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
+// Null where the driver is too old to have it.
 Encode encode_function() {
   static const Encode function = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    check_call(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                cudaEnableDefault, &result),
-               "cudaGetDriverEntryPointByVersion");
-    if (!entry) fail(ErrorCode::device, "cuda", "the driver has no cuTensorMapEncodeTiled");
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &result) != cudaSuccess ||
+        result != cudaDriverEntryPointSuccess) {
+      cudaGetLastError();  // an old driver is an answer, not a failure of the next call
+      entry = nullptr;
+    }
     return reinterpret_cast<Encode>(entry);
   }();
   return function;
@@ -51,6 +54,7 @@ std::optional<BoxGrid> box_grid(const BlockLayout& layout) {
 }
 
 bool has_tensor_map(const TensorView& view) {
+  if (encode_function() == nullptr) return false;
   constexpr std::int64_t kMost = std::int64_t{1} << 38;  // of a stride in elements of two bytes
   for (int axis = 0; axis < 3; ++axis) {
     const std::int64_t stride = view.strides[axis];

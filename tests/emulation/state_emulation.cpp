@@ -1,0 +1,173 @@
+// Streams on the emulated multiprocessor against the f64 reference: pieces, steps, branches and
+// returns in random order.
+//
+//   state_emulation [PROBLEM...]
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "mhla/core/device_memory.h"
+#include "mhla/core/half.h"
+#include "mhla/core/implementation.h"
+#include "mhla/mhla.h"
+
+namespace mhla {
+std::vector<const Implementation*> cuda_implementations() { return {}; }
+std::vector<std::string> cuda_devices() { return {"emulated"}; }
+void* device_alloc(std::size_t bytes) {  // poisoned: NaN shows what nobody wrote
+  void* data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(data, 0xff, bytes);
+  return data;
+}
+void device_free(void* data) { std::free(data); }
+void device_upload(void* device, const void* host, std::size_t bytes) {
+  std::memcpy(device, host, bytes);
+}
+void device_download(void* host, const void* device, std::size_t bytes) {
+  std::memcpy(host, device, bytes);
+}
+void device_synchronize() {}
+}  // namespace mhla
+
+namespace {
+
+using namespace mhla;
+
+std::mt19937_64 random_bits(11);
+int failures = 0;
+
+// [B, N, H, D] in its own type and in f64.
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  DType dtype;
+  std::vector<double> exact;
+  std::vector<unsigned char> raw;
+
+  Tensor(const Problem& p, std::int64_t tokens, std::int64_t width)
+      : shape{p.batch, tokens, p.heads, width}, dtype(p.dtype) {
+    exact.resize(p.batch * tokens * p.heads * width);
+    raw.assign(exact.size() * size_of(dtype), 0xff);
+    std::normal_distribution<float> normal;
+    with_dtype(dtype, [&](auto type) {
+      using T = decltype(type);
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        const T value = from_float<T>(normal(random_bits));
+        reinterpret_cast<T*>(raw.data())[i] = value;
+        exact[i] = to_float(value);
+      }
+    });
+  }
+  TensorView of_tokens(std::int64_t first, std::int64_t count) {
+    TensorView view = TensorView::contiguous(
+        raw.data() + first * shape[2] * shape[3] * size_of(dtype), dtype,
+        {shape[0], count, shape[2], shape[3]}, Device::cuda(0));
+    view.strides[0] = shape[1] * shape[2] * shape[3];
+    return view;
+  }
+  TensorView in_f64() {
+    return TensorView::of(exact.data(), {shape[0], shape[1], shape[2], shape[3]});
+  }
+  double error() const {
+    double difference = 0, size = 1e-30;
+    with_dtype(dtype, [&](auto type) {
+      using T = decltype(type);
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        const double ours = to_float(reinterpret_cast<const T*>(raw.data())[i]);
+        difference += std::pow(ours - exact[i], 2);
+        size += exact[i] * exact[i];
+      }
+    });
+    return std::sqrt(difference / size);
+  }
+};
+
+void check(const std::string& text) {
+  const Problem problem = parse_problem(text + " device=cuda:0");
+  Problem exact = parse_problem(text);
+  exact.dtype = DType::f64;
+  const std::int64_t n = problem.layout.tokens(), rows = problem.layout.mixing_size();
+  Tensor q(problem, n, problem.dk), k(problem, n, problem.dk), v(problem, n, problem.dv);
+  Tensor q_den(problem, n, problem.dk), k_den(problem, n, problem.dk), o(problem, n, problem.dv);
+  std::memset(o.raw.data(), 0xff, o.raw.size());
+  const std::int64_t heads = problem.mixing_per_head ? problem.heads : 1;
+  std::vector<float> weights(heads * rows * rows);
+  std::uniform_real_distribution<float> uniform(0.1f, 1.f);
+  for (float& w : weights) w = uniform(random_bits);
+
+  const bool separate = problem.separate_denominator;
+  ForwardInputs in{.q = q.in_f64(), .k = k.in_f64(), .v = v.in_f64()};
+  in.mixing = problem.mixing_per_head ? TensorView::of(weights.data(), {heads, rows, rows})
+                                      : TensorView::of(weights.data(), {rows, rows});
+  if (separate) in.q_den = q_den.in_f64(), in.k_den = k_den.in_f64();
+  forward(plan(exact, {.implementation = "reference"}), in, {.o = o.in_f64()});
+
+  const auto mixing = MixingMatrix::from(weights.data(), problem.mixing_per_head ? heads : 0, rows,
+                                         rows);
+  State state(problem, mixing);
+  const std::int64_t block = state.block_size();
+  const std::int64_t unit = problem.mask == Mask::block_causal ? block : 1;
+  const auto read = [&](std::int64_t count) {
+    const std::int64_t at = state.tokens();
+    State::Inputs inputs{
+        .q = q.of_tokens(at, count), .k = k.of_tokens(at, count), .v = v.of_tokens(at, count)};
+    if (separate)
+      inputs.q_den = q_den.of_tokens(at, count), inputs.k_den = k_den.of_tokens(at, count);
+    state.prefill(inputs, o.of_tokens(at, count));
+  };
+  for (int returns = 0; state.tokens() < n;) {
+    const std::int64_t left = n - state.tokens();
+    const std::uint64_t kind = random_bits() % 12;
+    if (kind == 0 && returns < 2) {
+      const std::int64_t blocks = state.tokens() / block;
+      state.rewind((blocks - static_cast<std::int64_t>(random_bits() % (blocks / 4 + 1))) * block);
+      ++returns;
+    } else if (kind == 1) {
+      state = state.fork();
+    } else if (kind == 2 || unit > 1) {
+      const auto pieces = static_cast<std::int64_t>(random_bits() % (3 * block / unit + 1) + 1);
+      read(std::min(left, unit * pieces));
+    } else {
+      for (std::int64_t i = std::min<std::int64_t>(left, random_bits() % 40); i > 0; --i) read(1);
+    }
+  }
+  const double limit = problem.dtype == DType::f32   ? 2e-5
+                       : problem.dtype == DType::f16 ? 3e-3
+                                                     : 1.5e-2;
+  const bool good = o.error() < limit;  // NaN is not
+  if (!good) ++failures;
+  std::printf("%s: o %.1e%s\n", text.c_str(), o.error(), good ? "" : " TOO LARGE");
+  std::fflush(stdout);
+}
+
+std::vector<std::string> default_problems() {
+  return {
+      "sequence=330 block=32 heads=1 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "dtype=bf16",
+      "sequence=150 block=7 heads=2 dk=64 dv=64 mask=causal feature_map=elu1 dtype=f16",
+      "sequence=150 block=7 heads=3 dk=33 dv=50 mask=causal mixing_per_head=true "
+      "normalizer=shared_position feature_map=elu1 dtype=f32",
+      "sequence=120 block=5 dk=16 heads=1 dv=300 mask=causal separate_denominator=true eps=0.125 "
+      "feature_map=elu1 dtype=f32",
+      "sequence=130 block=130 heads=1 dk=40 dv=24 mask=causal feature_map=elu1 dtype=f32",
+      "sequence=40 block=1 heads=1 dk=32 dv=32 mask=causal normalizer=shared_position "
+      "feature_map=elu1 dtype=f32",
+      "sequence=100 block=20 heads=1 dk=300 dv=20 mask=causal feature_map=elu1 dtype=f32",
+      "sequence=240 block=8 heads=2 dk=48 dv=64 mask=block_causal feature_map=elu1 dtype=f32",
+      // Long enough for wide groups.
+      "sequence=470 block=2 heads=1 dk=16 dv=16 mask=causal feature_map=elu1 dtype=f32",
+      "sequence=700 block=3 heads=2 dk=8 dv=16 mask=causal normalizer=none mixing_per_head=true "
+      "dtype=f32",
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> given(argv + 1, argv + argc);
+  for (const std::string& text : given.empty() ? default_problems() : given) check(text);
+  std::printf(failures ? "%d results are wrong\n" : "all results are right\n", failures);
+  return failures != 0;
+}
