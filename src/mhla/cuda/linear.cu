@@ -78,6 +78,9 @@ class Call {
   }
 
   void prepare_weights(const TensorView& mixing) {
+    mixing_ = mixing;
+    const sm90::SlabKernels* slabs = plan_.slabs.kernels;
+    if (slabs != nullptr && slabs->blocks <= sm90::kUnpreparedSlabs) return;
     const int rank = mixing.rank;
     start(plan_.types->prepare_weights,
           {.x = std::min<std::int64_t>(1024, static_cast<std::int64_t>(plan_.matrices) *
@@ -289,6 +292,8 @@ class Call {
                      .weights = at(at_.weights),
                      .rows = plan_.rows_padded,
                      .columns = plan_.cols_padded,
+                     .mixing = mixing_,
+                     .lower = problem_.mask != Mask::none,
                      .in = at(in),
                      .out = at(out),
                      .in_blocks = transposed ? plan_.q_blocks : plan_.k_blocks,
@@ -375,6 +380,7 @@ class Call {
   unsigned char* base_;
   Stream stream_;
   LinearArgs args_{};
+  TensorView mixing_;
   sm90::TileCall tiles_;
   bool use_tiles_ = false;
   std::int64_t group_ = 0, batch_group_ = 0, batch_ = 0;

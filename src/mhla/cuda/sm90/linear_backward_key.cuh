@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
   constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start({.ready = 4, .slot_empty = 4 * M::kGroups});
+  memory.start(args, {.ready = 4, .slot_empty = 4 * M::kGroups});
   ptx::begin_after_previous();
   if (threadIdx.x / 128 == M::kGroups) {
     give_registers<M::kMoverRegisters>();

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(
-      {.ready = 4 * M::kGroups, .empty = 4 * M::kGroups + 1, .slot_ready = 4 * M::kGroups});
+      args, {.ready = 4 * M::kGroups, .empty = 4 * M::kGroups + 1, .slot_ready = 4 * M::kGroups});
   ptx::begin_after_previous();
   if (threadIdx.x / 128 == M::kGroups) {
     give_registers<M::kMoverRegisters>();

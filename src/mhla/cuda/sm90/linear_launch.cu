@@ -67,11 +67,22 @@ void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
   const SlabKernel& kernel = mix.transposed ? plan.kernels->mix_transposed : plan.kernels->mix;
   const auto slabs = (mix.entries + 63) / 64;
   const int blocks = plan.kernels->blocks;
-  SlabArgs args{.weights = matrix_map(mix.weights, mix.columns, mix.rows, 1, blocks),
-                .in = matrix_map(mix.in, mix.entries, mix.in_blocks, mix.pairs, blocks),
-                .out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks),
-                .pairs = static_cast<int>(mix.pairs),
-                .slabs = static_cast<int>(slabs)};
+  SlabArgs args{};
+  args.in = matrix_map(mix.in, mix.entries, mix.in_blocks, mix.pairs, blocks);
+  args.out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks);
+  args.pairs = static_cast<int>(mix.pairs);
+  args.slabs = static_cast<int>(slabs);
+  if (blocks > kUnpreparedSlabs) {
+    args.weights = matrix_map(mix.weights, mix.columns, mix.rows, 1, blocks);
+  } else {
+    const int rank = mix.mixing.rank;
+    args.mixing = static_cast<const float*>(mix.mixing.data);
+    args.row_stride = mix.mixing.strides[rank - 2];
+    args.column_stride = mix.mixing.strides[rank - 1];
+    args.rows = static_cast<int>(mix.transposed ? mix.in_blocks : mix.out_blocks);
+    args.columns = static_cast<int>(mix.transposed ? mix.out_blocks : mix.in_blocks);
+    args.lower = mix.lower ? 1 : 0;
+  }
   launch(kernel.entry, {.x = std::min<std::int64_t>(mix.pairs * slabs, plan.multiprocessors)},
          kernel.threads, kernel.bytes, stream, args, true);
 }

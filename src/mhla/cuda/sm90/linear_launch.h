@@ -28,11 +28,14 @@ struct SlabPlan {
 SlabPlan slab_plan(int device, int blocks);
 void allow_slabs(const SlabPlan& plan);
 
+inline constexpr int kUnpreparedSlabs = 64;  // kernels of so many blocks take weights as they are
 struct SlabMix {
   bool transposed;
-  void* weights;  // [rows][columns], padded with zeros
-  std::int64_t rows, columns;
-  void *in, *out;  // [pairs][blocks][entries]
+  void* weights;               // [rows][columns], padded with zeros
+  std::int64_t rows, columns;  // padded
+  TensorView mixing;           // [q blocks][k blocks] or larger
+  bool lower;                  // those above the diagonal are not read
+  void *in, *out;              // [pairs][blocks][entries]
   std::int64_t in_blocks, out_blocks, entries, pairs;
 };
 void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream);

@@ -14,6 +14,7 @@ struct SlabMemory {
   static constexpr int kGroups = kBlocks == 256 ? 2 : 3, kThreads = kGroups * 128 + 128;
   static constexpr int kRegisters = kBlocks == 256 ? 232 : 152,
                        kMoverRegisters = kBlocks == 256 ? 40 : 56;
+  static constexpr bool kPrepared = kBlocks > 64;  // weights
   static constexpr int kSlab = kBlocks * 128, kHalves = (kBlocks + 63) / 64,
                        kWeights = kHalves * kSlab;
   static constexpr int kUsed = kWeights + kStages * kSlab + (3 * kStages + 1) * 8;
@@ -44,10 +45,12 @@ __device__ __forceinline__ SlicePlace slab_place(const SlabArgs& args, int task)
 
 template <typename M>
 __device__ __forceinline__ void load_slabs(const SlabArgs& args, const M& memory) {
-  barrier_expect(memory.weights_full(), M::kWeights);
-  for (int half = 0; half < M::kHalves; ++half) {
-    load_slice(memory.base + half * M::kSlab, args.weights, {half * 64, 0, 0, 0, 0},
-               memory.weights_full());
+  if constexpr (M::kPrepared) {
+    barrier_expect(memory.weights_full(), M::kWeights);
+    for (int half = 0; half < M::kHalves; ++half) {
+      load_slice(memory.base + half * M::kSlab, args.weights, {half * 64, 0, 0, 0, 0},
+                 memory.weights_full());
+    }
   }
   Turn stage;
 #pragma unroll 1
@@ -78,6 +81,31 @@ __device__ __forceinline__ void store_slabs(const SlabArgs& args, const M& memor
     stage.advance(M::kStages);
   }
   stores_wait_all();
+}
+
+// The computing warps round up to 64 x 64 weights to bf16, as the copy engine would lay them out.
+template <typename M>
+__device__ __forceinline__ void take_weights(const SlabArgs& args, const M& memory) {
+  constexpr int kThreads = M::kGroups * 128, kPairs = 64 * 32, kTurns = kPairs / kThreads + 1;
+  float2 pairs[kTurns];
+#pragma unroll
+  for (int i = 0; i < kTurns; ++i) {
+    const int n = static_cast<int>(threadIdx.x) + i * kThreads, row = n / 32, column = n % 32 * 2;
+    const auto weight = [&](int c) {
+      const bool is_read = row < args.rows && c < args.columns && (!args.lower || c <= row);
+      return is_read ? args.mixing[row * args.row_stride + c * args.column_stride] : 0.f;
+    };
+    pairs[i] = make_float2(weight(column), weight(column + 1));
+  }
+#pragma unroll
+  for (int i = 0; i < kTurns; ++i) {
+    const int n = static_cast<int>(threadIdx.x) + i * kThreads, row = n / 32, column = n % 32 * 2;
+    if (n >= kPairs) break;
+    store_word(memory.base + row * 128 + ((column / 8 ^ row % 8) << 4) + column % 8 * 2,
+               ptx::pack_bf16(pairs[i].x, pairs[i].y));
+  }
+  fence_async();
+  ptx::sync_warps(1, kThreads);
 }
 
 // Columns of a product: as many as there are blocks, 128 and 32 or all at once.
@@ -117,6 +145,11 @@ __global__ void __launch_bounds__(SlabMemory<kBlocks>::kThreads, 1)
   constexpr int kSteps = kBlocks / 16, kAtOnce = kSteps / 2;  // fragments in registers
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
+  if (threadIdx.x == 32) {
+    prefetch_map(args.in);
+    prefetch_map(args.out);
+    if (M::kPrepared) prefetch_map(args.weights);
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < M::kStages; ++i) {
       barrier_init(memory.full(i), 1);
@@ -139,7 +172,8 @@ __global__ void __launch_bounds__(SlabMemory<kBlocks>::kThreads, 1)
   const Seat64 seat;
   Turn stage;
   int whose = 0;  // the group whose turn it is
-  barrier_wait(memory.weights_full(), 0);
+  if constexpr (M::kPrepared) barrier_wait(memory.weights_full(), 0);
+  else take_weights(args, memory);
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.pairs * args.slabs; task += gridDim.x) {
     const int here = stage.index, parity = stage.parity;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
   constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start({.ready = 4, .slot_empty = 4 * M::kGroups});
+  memory.start(args, {.ready = 4, .slot_empty = 4 * M::kGroups});
   ptx::begin_after_previous();
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp == 4 * M::kGroups) return keep_loading<M, true, false>(args, memory);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
   using M = SummariesMemory<W, kHeads>;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start({.full = 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
+  memory.start(args, {.full = 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
   ptx::begin_after_previous();
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp == 4 * M::kGroups) return keep_loading<M, false, true>(args, memory);

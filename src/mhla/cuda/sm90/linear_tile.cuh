@@ -154,14 +154,27 @@ struct TileMemory {
     return barrier(3 * kStages + 2 * kSlots + i);
   }
 
-  // Clears the tiles, because the engine never writes rows that no slice covers, and sets up the
+  // Clears the rows that no slice covers, because the engine never writes them, and sets up the
   // barriers.
   struct Arrivals {
     int full = 1, ready = 1, empty = 1, slot_ready = 1, slot_empty = 1;
   };
-  __device__ __forceinline__ void start(const Arrivals& arrivals) const {
-    for (int i = static_cast<int>(threadIdx.x) * 16; i < kTiles; i += kThreads * 16) {
-      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(base + i), "r"(0) : "memory");
+  __device__ __forceinline__ void start(const TileArgs& args, const Arrivals& arrivals) const {
+    const int covered = args.layout.per_tile * args.layout.slice_rows;
+#pragma unroll 1
+    for (int half = 0; half < kTiles / kHalfTile && covered < 64; ++half) {
+      const std::uint32_t rest = base + half * kHalfTile + covered * 128;
+      for (int i = static_cast<int>(threadIdx.x); i < (64 - covered) * 8; i += kThreads) {
+        asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(rest + i * 16), "r"(0)
+                     : "memory");
+      }
+    }
+    if (threadIdx.x == 32) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i < kTensors) prefetch_map(args.in[i]);
+        if (args.has_out[i]) prefetch_map(args.out[i]);
+      }
     }
     fence_async();
     if (threadIdx.x == 0) {
