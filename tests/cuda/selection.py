@@ -179,7 +179,12 @@ def tiles():
         Case(sequence(630, block=210), dk=128, layout_k=picture, heads=3),
         Case(grid((21, 30, 50), blocks=(3, 5, 10)), batch=1, heads=2, dk=128, strides="fused"),
         Case(grid((256, 256), block=(16, 16)), batch=1, heads=1, dk=64, strides="fused"),
+        Case(video, dk=128, heads=3, normalizer="shared_position", strides="fused"),
+        Case(short_picture, dk=64, batch=3, heads=3, normalizer="shared_position"),
+        Case(short_video, dk=128, batch=1, feature_map="identity", separate=True),
+        Case(picture, dk=64, feature_map="identity", separate=True, normalizer="shared_position"),
     ] + [  # two heads of 32 columns a tile
+        Case(short_picture, dk=32, batch=3, heads=4, normalizer="shared_position"),
         Case(grid((56, 56), block=(8, 8)), dk=32, batch=37, heads=4, strides="fused"),
         Case(short_video, dk=32, batch=1, heads=6, strides="fused"),
         Case(short_picture, dk=32, batch=3, heads=4, feature_map="elu1"),

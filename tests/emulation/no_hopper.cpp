@@ -13,8 +13,8 @@ void weight_gradient_slabs(const SlabGradient&, Stream) {}
 TileCall::TileCall(const Problem&, const TilePlan& plan, int, bool) : plan_(plan) {}
 bool TileCall::take(const ForwardInputs&, const ForwardOutputs&) { return false; }
 bool TileCall::take(const BackwardInputs&, const BackwardOutputs&) { return false; }
-void TileCall::summaries(const TileGroup&, void*, Stream) const {}
-void TileCall::readout(const TileGroup&, const void*, Stream) const {}
+void TileCall::summaries(const TileGroup&, void*, float*, Stream) const {}
+void TileCall::readout(const TileGroup&, const void*, const float*, Stream) const {}
 void TileCall::backward_q(const TileGroup&, const void*, void*, Stream) const {}
 void TileCall::backward_kv(const TileGroup&, const void*, Stream) const {}
 

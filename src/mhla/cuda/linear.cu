@@ -26,7 +26,7 @@ class Call {
         overlap_(static_cast<const Prepared*>(data.prepared.get())->overlap),
         base_(static_cast<unsigned char*>(workspace.data)),
         stream_(stream),
-        tiles_(problem_, plan_.tiles, plan_.entries, plan_.normalized) {
+        tiles_(problem_, plan_.tiles, plan_.entries, plan_.sums_inside) {
     args_.all_heads = static_cast<int>(problem_.heads);
     args_.dk = static_cast<int>(problem_.dk);
     args_.dv = static_cast<int>(problem_.dv);
@@ -72,15 +72,20 @@ class Call {
   }
 
   LinearArgs& args() { return args_; }
-  // The Hopper kernels work on these tensors if they can.
-  void try_tiles(const auto& inputs, const auto& outputs) {
+  // The Hopper kernels work on these tensors if they can. NOTE: their backward has no rows whose
+  // factors are given.
+  void try_tiles(const ForwardInputs& inputs, const ForwardOutputs& outputs) {
     use_tiles_ = tiles_.take(inputs, outputs);
+  }
+  void try_tiles(const BackwardInputs& inputs, const BackwardOutputs& outputs) {
+    use_tiles_ = !plan_.given && tiles_.take(inputs, outputs);
   }
 
   void prepare_weights(const TensorView& mixing) {
     mixing_ = mixing;
     const sm90::SlabKernels* slabs = plan_.slabs.kernels;
-    if (slabs != nullptr && slabs->blocks <= sm90::kUnpreparedSlabs) return;
+    const bool needs_vectors = plan_.normalized && !plan_.sums_inside;
+    if (slabs != nullptr && slabs->blocks <= sm90::kUnpreparedSlabs && !needs_vectors) return;
     const int rank = mixing.rank;
     start(plan_.types->prepare_weights,
           {.x = std::min<std::int64_t>(1024, static_cast<std::int64_t>(plan_.matrices) *
@@ -120,13 +125,10 @@ class Call {
 
   // S, z, S~ and z~ of a group; denominators where they have kernels of their own.
   void summarize() {
-    if (use_tiles_) {
-      tiles_.summaries(tile_group(), at(at_.summaries), stream_);
-      return mix(false, at_.summaries, at_.mixed);
-    }
     LinearArgs args = args_;
     if (plan_.separate) args.z = nullptr;
-    by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
+    if (use_tiles_) tiles_.summaries(tile_group(), at(at_.summaries), args.z, stream_);
+    else by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
     if (plan_.separate) by_row_kernel(plan_.types->key_sums, plan_.k_blocks);
     mix(false, at_.summaries, at_.mixed);
     if (plan_.normalized && !plan_.shared && !plan_.sums_inside) {
@@ -142,7 +144,10 @@ class Call {
   }
 
   void read_out() {
-    if (use_tiles_) return tiles_.readout(tile_group(), at(at_.mixed), stream_);
+    if (use_tiles_) {
+      return tiles_.readout(tile_group(), at(at_.mixed), plan_.given ? args_.row_inv : nullptr,
+                            stream_);
+    }
     if (plan_.whole_blocks) {
       return by_block(plan_.kernels->packed_readout_block, args_, plan_.q_blocks, 1);
     }

@@ -178,7 +178,7 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
                  (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
   const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
   plan.row_tiles = static_cast<int>((longest + plan.kernels->rows - 1) / plan.kernels->rows);
-  if (packed && !plan.given) plan.tiles = sm90::tile_plan(problem);
+  if (packed) plan.tiles = sm90::tile_plan(problem);
 
   plan.resident = resident_for(problem, plan);
   const int most_blocks = std::max(plan.q_blocks, plan.k_blocks);

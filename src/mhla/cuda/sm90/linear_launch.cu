@@ -150,20 +150,24 @@ void TileCall::start(const TileKernel& kernel, const TileArgs& args, Stream stre
          args, true);
 }
 
-void TileCall::summaries(const TileGroup& group, void* s, Stream stream) const {
+void TileCall::summaries(const TileGroup& group, void* s, float* key_sums, Stream stream) const {
   TileArgs all = args(group, plan_.k);
   all.in[0] = k_.map;
   all.in[1] = v_.map;
   all.summaries_out = s;
+  all.key_sums = key_sums;
   start(plan_.kernels->summaries, all, stream);
 }
 
-void TileCall::readout(const TileGroup& group, const void* mixed, Stream stream) const {
+void TileCall::readout(const TileGroup& group, const void* mixed, const float* factors,
+                       Stream stream) const {
   TileArgs all = args(group, plan_.q);
   all.in[0] = q_.map;
   all.out[0] = o_.map;
   all.has_out[0] = 1;
   all.summaries_in = mixed;
+  all.factors = factors;
+  all.slots = plan_.q.slices * plan_.q.slice_rows;
   start(plan_.kernels->readout, all, stream);
 }
 

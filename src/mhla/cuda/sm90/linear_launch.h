@@ -14,7 +14,7 @@ struct TilePlan {
   TileLayout q = {}, k = {};
   int multiprocessors = 0;
 };
-// For bf16 problems whose key sums, if any, are part of the summaries.
+// For bf16 problems. The backward serves those whose key sums, if any, are part of the summaries.
 TilePlan tile_plan(const Problem& problem);
 // Once per plan: shared memory.
 void allow_tiles(const TilePlan& plan);
@@ -63,8 +63,11 @@ class TileCall {
   bool take(const ForwardInputs& inputs, const ForwardOutputs& outputs);
   bool take(const BackwardInputs& inputs, const BackwardOutputs& outputs);
 
-  void summaries(const TileGroup& group, void* s, Stream stream) const;
-  void readout(const TileGroup& group, const void* mixed, Stream stream) const;
+  // key_sums: where they go if they are not part of the summaries. factors: of rows, if they are
+  // given.
+  void summaries(const TileGroup& group, void* s, float* key_sums, Stream stream) const;
+  void readout(const TileGroup& group, const void* mixed, const float* factors,
+               Stream stream) const;
   void backward_q(const TileGroup& group, const void* mixed, void* d_mixed, Stream stream) const;
   void backward_kv(const TileGroup& group, const void* d_summaries, Stream stream) const;
 

@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const std::uint32_t summary = memory.slot(slot.index);
+    const std::int64_t number = args.factors != nullptr ? place_of<M>(args, task).number : 0;
     barrier_wait(memory.slot_full(slot.index), slot.parity);
 #pragma unroll 1
     for (int t = 0; t < layout.tiles; ++t) {
@@ -52,6 +53,17 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
       if (!mine) continue;
       barrier_wait(memory.full(here), parity);
       const std::uint32_t tile = memory.tile(here, 0);
+      float factor[kHeads][2];
+#pragma unroll
+      for (int i = 0; i < 2 * kHeads; ++i) {
+        factor[i / 2][i % 2] = args.scale;
+        const int row = seat.warp * 16 + seat.lane / 4 + i % 2 * 8;
+        if (args.factors != nullptr && row < rows_of(layout, t)) {
+          const int slot_row = t * layout.per_tile * layout.slice_rows + row;
+          factor[i / 2][i % 2] =
+              args.factors[(number + i / 2 * layout.blocks) * args.slots + slot_row];
+        }
+      }
       std::uint32_t a[kSteps][4];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
@@ -70,10 +82,8 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
         }
       }
       wgmma_commit();
-      float factor[kHeads][2];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        factor[h][0] = factor[h][1] = args.scale;
         if (!args.normalized) continue;
         float den[4] = {};  // all columns of this product are the denominator
         const std::uint32_t z = M::key_sum(summary, h);

@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
   const Seat64 seat;
   const PackedMap map(args.map);
   const TileLayout& layout = args.layout;
+  const bool with_sums = args.normalized || args.key_sums != nullptr;
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
 #pragma unroll
       for (int s = 0; s < 4; ++s) load_fragment<true>(a[s], seat.column_at(keys, s));
       map.apply(a);
-      if (args.normalized) {
+      if (with_sums) {
         const std::uint32_t ones = memory.scratch() + stage.index * 128 + seat.lane % 4 * 4;
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
@@ -71,6 +72,13 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
     put_summary<M>(memory.slot(slot.index), seat, sum, z[0], z[2], args.normalized);
     arrive_written(memory.slot_ready(slot.index));
     slot.advance(M::kSlots);
+    if (args.key_sums != nullptr && seat.lane % 4 == 0) {
+      const int column = seat.group * 64 + seat.warp * 16 + seat.lane / 4, head = column / M::D;
+      float* to = args.key_sums + (place_of<M>(args, task).number + head * layout.blocks) * M::D +
+                  column % M::D;
+      to[0] = z[0];
+      to[8] = z[2];
+    }
   }
 }
 

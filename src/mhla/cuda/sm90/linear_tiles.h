@@ -34,8 +34,11 @@ struct TileArgs {
   int entries;
   Map map;
   float scale, eps;
-  int normalized;
+  int normalized;  // key sums are part of the summaries, and rows are divided by their product
   int has_out[2];
+  float* key_sums;       // [pair][block][D], apart from the summaries; or null
+  const float* factors;  // of rows, [pair][block][slots], instead of the product; or null
+  int slots;
 };
 
 // A kernel and its launch.
