@@ -1,7 +1,7 @@
 // The backward over keys on Hopper: d_v = phi(k) dS, d_k = (v dS^T + dz) phi'(k), a tile at a time.
 #pragma once
 
-#include "mhla/cuda/sm90/linear_tile.cuh"
+#include "mhla/cuda/sm90/linear_move.cuh"
 
 namespace mhla::cuda::sm90 {
 

@@ -2,7 +2,7 @@
 // columns of q: rows of S~, and of dS~.
 #pragma once
 
-#include "mhla/cuda/sm90/linear_tile.cuh"
+#include "mhla/cuda/sm90/linear_move.cuh"
 
 namespace mhla::cuda::sm90 {
 

@@ -1,7 +1,7 @@
 // The third pass on Hopper: o = phi(q) S~ over the denominator (Eq. 4), a tile at a time.
 #pragma once
 
-#include "mhla/cuda/sm90/linear_tile.cuh"
+#include "mhla/cuda/sm90/linear_move.cuh"
 
 namespace mhla::cuda::sm90 {
 

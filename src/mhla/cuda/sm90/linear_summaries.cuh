@@ -1,7 +1,7 @@
 // The first pass on Hopper: S_b = phi(k)^T v and z_b (Eq. 3), a block at a time.
 #pragma once
 
-#include "mhla/cuda/sm90/linear_tile.cuh"
+#include "mhla/cuda/sm90/linear_move.cuh"
 
 namespace mhla::cuda::sm90 {
 
