@@ -58,7 +58,8 @@ __device__ __forceinline__ int rows_of(const TileLayout& layout, int tile) {
   return min(layout.per_tile, layout.slices - tile * layout.per_tile) * layout.slice_rows;
 }
 
-// A pair of bf16 numbers: one where row 2 * lane or 2 * lane + 1 of a tile holds a token, else zero.
+// A pair of bf16 numbers: one where row 2 * lane or 2 * lane + 1 of a tile holds a token, else
+// zero.
 __device__ __forceinline__ std::uint32_t ones_of_tokens(const TileLayout& layout,
                                                         const TilePlace& place, int tile,
                                                         int lane) {
