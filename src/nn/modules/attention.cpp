@@ -24,9 +24,10 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 }
 
 template <typename Number>
-Number number_of(const std::string& layer, const char* key, std::string_view text) {
+Number number_of(const char* where, const std::string& layer, const char* key,
+                 std::string_view text) {
   if (const auto value = parse_number<Number>(text)) return *value;
-  fail("attention", layer, ": ", key, ": expected a number, got '", text, "'");
+  fail(where, layer, ": ", key, ": expected a number, got '", text, "'");
 }
 
 }  // namespace
@@ -35,12 +36,15 @@ std::pair<at::Tensor, AttentionState> Attention::step(const at::Tensor&, const A
   fail(ErrorCode::unsupported, "attention", name(), ": only causal layers go step by step");
 }
 
-OptionReader::OptionReader(std::string layer, std::string_view text) : layer_(std::move(layer)) {
+void Attention::set_grid(const std::vector<std::int64_t>&) {}
+
+OptionReader::OptionReader(std::string layer, std::string_view text, const char* where)
+    : layer_(std::move(layer)), where_(where) {
   for (const std::string_view part : split(text, ' ')) {
     if (part.empty()) continue;
     const std::size_t equals = part.find('=');
     if (equals == std::string_view::npos) {
-      fail("attention", layer_, ": expected key=value, got '", part, "'");
+      fail(where_, layer_, ": expected key=value, got '", part, "'");
     }
     given_[std::string(part.substr(0, equals))] = part.substr(equals + 1);
   }
@@ -53,11 +57,12 @@ const std::string* OptionReader::take(const char* key) {
 }
 
 void OptionReader::operator()(const char* key, std::int64_t& value) {
-  if (const std::string* text = take(key)) value = number_of<std::int64_t>(layer_, key, *text);
+  if (const std::string* text = take(key))
+    value = number_of<std::int64_t>(where_, layer_, key, *text);
 }
 
 void OptionReader::operator()(const char* key, double& value) {
-  if (const std::string* text = take(key)) value = number_of<double>(layer_, key, *text);
+  if (const std::string* text = take(key)) value = number_of<double>(where_, layer_, key, *text);
 }
 
 void OptionReader::operator()(const char* key, std::string& value) {
@@ -68,7 +73,7 @@ void OptionReader::operator()(const char* key, bool& value) {
   const std::string* text = take(key);
   if (!text) return;
   if (*text != "true" && *text != "false") {
-    fail("attention", layer_, ": ", key, ": expected true or false, got '", *text, "'");
+    fail(where_, layer_, ": ", key, ": expected true or false, got '", *text, "'");
   }
   value = *text == "true";
 }
@@ -78,14 +83,14 @@ void OptionReader::operator()(const char* key, std::vector<std::int64_t>& value)
   if (!text) return;
   value.clear();
   for (const std::string_view extent : split(*text, 'x')) {
-    value.push_back(number_of<std::int64_t>(layer_, key, extent));
+    value.push_back(number_of<std::int64_t>(where_, layer_, key, extent));
   }
 }
 
 void OptionReader::finish() const {
   for (const auto& [key, value] : given_) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    fail("attention", layer_, ": unknown option '", key, "'", suggestion(key, known_),
+    fail(where_, layer_, ": unknown option '", key, "'", suggestion(key, known_),
          " (known: ", listed(known_), ")");
   }
 }

@@ -25,13 +25,19 @@ class Attention : public torch::nn::Module {
   // Causal layers only: x [B, N, C] continues the sequence of the state (empty: begins one).
   virtual std::pair<at::Tensor, AttentionState> step(const at::Tensor& x,
                                                      const AttentionState& state);
+
+  // Another resolution: the tokens of the following calls lie on this grid. Layers without one
+  // ignore it.
+  virtual void set_grid(const std::vector<std::int64_t>& grid);
 };
 
-// Fills the fields of a config from `dim=384 heads=6 grid=14x14`. Unknown keys and values that do
-// not parse are errors; a typo is answered with the nearest key.
+// Fills the fields of a config from `dim=384 heads=6 grid=14x14`; of a key given twice the last
+// counts. Unknown keys and values that do not parse are errors; a typo is answered with the nearest
+// key.
 class OptionReader {
  public:
-  OptionReader(std::string layer, std::string_view text);
+  // where: what messages begin with; a string literal
+  OptionReader(std::string layer, std::string_view text, const char* where = "attention");
   void operator()(const char* key, std::int64_t& value);
   void operator()(const char* key, double& value);
   void operator()(const char* key, bool& value);
@@ -43,6 +49,7 @@ class OptionReader {
   const std::string* take(const char* key);
 
   std::string layer_;
+  const char* where_;
   std::map<std::string, std::string> given_;
   std::vector<std::string> known_;
 };

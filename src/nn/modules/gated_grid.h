@@ -27,6 +27,7 @@ class GatedGridAttention : public Attention {
   using Config = GatedGridConfig;
   GatedGridAttention(const Config& config, GridCore core);
   at::Tensor forward(const at::Tensor& x) override;
+  void set_grid(const std::vector<std::int64_t>& grid) override { grid_ = grid; }
 
  private:
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;

@@ -1,29 +1,52 @@
 // Small layers that the attention layers are built of.
 #pragma once
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/init.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mhla/error.h"
+#include "nn/modules/creation.h"
 
 namespace mhla::nn {
 
 // NOTE: torch::nn::LinearImpl adds the bias in an operation of its own; Python's layer does not.
-class LinearLayer : public torch::nn::LinearImpl {
+class LinearLayer : public torch::nn::Cloneable<LinearLayer> {
  public:
-  using torch::nn::LinearImpl::LinearImpl;
+  LinearLayer(std::int64_t in, std::int64_t out, bool bias) : in_(in), out_(out), bias_(bias) {
+    LinearLayer::reset();
+  }
+  // Starts as Python's layer does, with the same numbers of the generator.
+  void reset() override {
+    const at::TensorOptions options = at::TensorOptions().device(creation().device);
+    weight = register_parameter("weight", at::empty({out_, in_}, options));
+    if (bias_) bias = register_parameter("bias", at::empty({out_}, options));
+    if (!creation().fill || weight.is_meta()) return;
+    const at::NoGradGuard no_gradient;
+    torch::nn::init::kaiming_uniform_(weight, std::sqrt(5.0));
+    const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
+    if (bias_) bias.uniform_(-bound, bound);
+  }
   at::Tensor forward(const at::Tensor& x) const {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }
+
+  at::Tensor weight;  // [out, in]
+  at::Tensor bias;    // [out], undefined without
+
+ private:
+  std::int64_t in_, out_;
+  bool bias_;
 };
 
 using Linear = std::shared_ptr<LinearLayer>;
@@ -31,7 +54,7 @@ using Conv1d = std::shared_ptr<torch::nn::Conv1dImpl>;
 using Conv2d = std::shared_ptr<torch::nn::Conv2dImpl>;
 
 inline Linear make_linear(std::int64_t in, std::int64_t out, bool bias) {
-  return std::make_shared<LinearLayer>(torch::nn::LinearOptions(in, out).bias(bias));
+  return std::make_shared<LinearLayer>(in, out, bias);
 }
 
 // Causal depthwise: only its parameters are used, by functional::short_convolution.

@@ -47,6 +47,7 @@ class VideoLinearAttention : public Attention {
   using Config = LinearConfig;
   explicit VideoLinearAttention(const Config& config);
   at::Tensor forward(const at::Tensor& x) override;
+  void set_grid(const std::vector<std::int64_t>& grid) override { grid_ = grid; }
 
  private:
   std::int64_t heads_;

@@ -127,7 +127,13 @@ void MHLAImpl::reset() {
   if (c.inner_norm) {
     norm = register_module("norm", weights(at::ones({c.dim}), at::zeros({c.dim})));
   }
-  qkv = register_module("qkv", make_linear(c.dim, 2 * c.dim_k + c.dim_v, c.qkv_bias));
+  if (c.separate_qkv) {
+    q_proj = register_module("q_proj", make_linear(c.dim, c.dim_k, c.qkv_bias));
+    k_proj = register_module("k_proj", make_linear(c.dim, c.dim_k, c.qkv_bias));
+    v_proj = register_module("v_proj", make_linear(c.dim, c.dim_v, c.qkv_bias));
+  } else {
+    qkv = register_module("qkv", make_linear(c.dim, 2 * c.dim_k + c.dim_v, c.qkv_bias));
+  }
   if (c.qk_norm != QkNorm::none) {
     const std::int64_t width = c.qk_norm == QkNorm::full ? c.dim_k : dk;
     q_norm = register_module("q_norm", weights(at::ones({width})));
@@ -152,10 +158,16 @@ void MHLAImpl::reset() {
       lepe->bias.uniform_(-bound, bound);
     }
   }
-  if (c.gate) gate = register_module("gate", make_linear(c.dim, c.dim_v, c.qkv_bias));
+  if (c.gate)
+    gate = register_module("gate", make_linear(c.dim, c.dim_v, c.gate_bias.value_or(c.qkv_bias)));
   if (c.out_norm) out_norm = register_module("out_norm", weights(at::ones({dv})));
   out = register_module("out", make_linear(c.dim_v, c.dim, c.out_bias));
   dropout = register_module("dropout", torch::nn::Dropout(c.dropout));
+}
+
+std::vector<at::Tensor> MHLAImpl::project(const at::Tensor& x) const {
+  if (config.separate_qkv) return {q_proj->forward(x), k_proj->forward(x), v_proj->forward(x)};
+  return qkv->forward(x).split_with_sizes({config.dim_k, config.dim_k, config.dim_v}, -1);
 }
 
 at::Tensor MHLAImpl::forward(const at::Tensor& x) { return run(x, nullptr); }
@@ -192,7 +204,7 @@ at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
   const at::Tensor x = c.inner_norm
                            ? at::layer_norm(input, {c.dim}, norm->weight, norm->bias, kNormEps)
                            : input;
-  const auto parts = qkv->forward(x).split_with_sizes({c.dim_k, c.dim_k, c.dim_v}, -1);
+  const auto parts = project(x);
   const auto normed = [&c](const at::Tensor& t, const at::Tensor& weight) {
     return at::rms_norm(t, {weight.size(0)}, weight, c.qk_norm_eps);
   };

@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "nn/attention.h"
@@ -51,10 +52,14 @@ struct MHLAConfig {
   bool gate = false;      // times SiLU of a projection of the input
   bool qkv_bias = true;
   bool out_bias = true;
+  std::optional<bool> gate_bias = std::nullopt;  // as qkv_bias
+  bool separate_qkv = false;                     // three projections instead of one
   double dropout = 0.0;
 
   // What the paper, or the authors' code, has around the operator in one of its four tasks.
   static MHLAConfig preset(Preset preset, Task task);
+  // `dim=384 heads=6 grid=14x14 blocks=4x4 preset=authors task=dit`, single switches after these
+  static MHLAConfig read(std::string_view options);
 };
 
 // The parameters of a norm or a convolution, under the names that PyTorch gives them.
@@ -81,7 +86,9 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   void constrain();
 
   MHLAConfig config;
-  Linear qkv, gate, out;
+  Linear qkv;                     // null where separate_qkv
+  Linear q_proj, k_proj, v_proj;  // null otherwise
+  Linear gate, out;
   torch::nn::Dropout dropout{nullptr};
   at::Tensor mixing;                        // [M, M] or [H, M, M]
   std::shared_ptr<Weights> norm;            // [dim]
@@ -90,6 +97,7 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   std::shared_ptr<Weights> out_norm;        // [dv]
 
  private:
+  std::vector<at::Tensor> project(const at::Tensor& x) const;
   at::Tensor run(const at::Tensor& x, StreamState* state);
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     StreamState* state) const;

@@ -1,4 +1,6 @@
 // MHLA among the layers that have a name: `dim=384 heads=6 grid=14x14 blocks=4x4 preset=authors`.
+#include <type_traits>
+
 #include "mhla/core/text.h"
 #include "nn/modules/attention.h"
 #include "nn/modules/layers.h"
@@ -10,7 +12,7 @@ namespace {
 // An option that is a word of a list.
 template <typename Enum>
 void read_word(OptionReader& reader, const char* key, Enum& value,
-               const std::vector<std::pair<const char*, Enum>>& words) {
+               const std::vector<std::pair<const char*, std::type_identity_t<Enum>>>& words) {
   std::string given;
   reader(key, given);
   if (given.empty()) return;
@@ -61,7 +63,9 @@ void read_scale(OptionReader& reader, MHLAConfig& config) {
   if (!config.scale_by_dk) config.scale = number("scale", given);
 }
 
-MHLAConfig read(std::string_view options) {
+}  // namespace
+
+MHLAConfig MHLAConfig::read(std::string_view options) {
   OptionReader reader("mhla", options);
   Preset preset = Preset::paper;
   Task task = Task::classification;
@@ -112,11 +116,15 @@ MHLAConfig read(std::string_view options) {
   reader("inner_norm", config.inner_norm);
   reader("qkv_bias", config.qkv_bias);
   reader("out_bias", config.out_bias);
+  read_word(reader, "gate_bias", config.gate_bias, {{"true", true}, {"false", false}});
+  reader("separate_qkv", config.separate_qkv);
   reader("dropout", config.dropout);
   reader.finish();
   if (config.dim_k == 0 && task == Task::language) config.dim_k = config.dim / 2;
   return config;
 }
+
+namespace {
 
 // Takes the parts of the layer for its own, so that parameters keep the names they have in MHLA.
 class NamedMhla : public Attention {
@@ -126,13 +134,16 @@ class NamedMhla : public Attention {
     register_parameter("mixing", layer_->mixing);
   }
   at::Tensor forward(const at::Tensor& x) override { return layer_->forward(x); }
+  void set_grid(const std::vector<std::int64_t>& grid) override {
+    if (layer_->config.layout.is_grid()) layer_->config.layout.grid = grid;
+  }
 
  private:
   MHLA layer_;
 };
 
 const AttentionName kName("mhla", [](std::string_view options) {
-  return std::make_shared<NamedMhla>(read(options));
+  return std::make_shared<NamedMhla>(MHLAConfig::read(options));
 });
 
 }  // namespace

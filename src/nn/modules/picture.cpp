@@ -4,6 +4,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/zeros.h>
 
 #include "nn/functional/bidirectional.h"
@@ -28,7 +29,7 @@ Conv1d make_headwise(std::int64_t in, std::int64_t out, std::int64_t heads) {
 }  // namespace
 
 FocusedAttention::FocusedAttention(const Config& config)
-    : heads_(config.heads), grid_(config.grid), power_(config.power) {
+    : heads_(config.heads), grid_(config.grid), made_for_(config.grid), power_(config.power) {
   check_heads("focused", config.dim, heads_);
   check_grid("focused", grid_, 2);
   qkv_ = register_module("qkv", make_linear(config.dim, 3 * config.dim, config.qkv_bias));
@@ -39,10 +40,19 @@ FocusedAttention::FocusedAttention(const Config& config)
   scale_ = register_parameter("scale", at::zeros({1, 1, config.dim}));
 }
 
+// Another resolution reads them interpolated.
+Tensor FocusedAttention::positions() const {
+  if (grid_ == made_for_) return positional_encoding_;
+  const Tensor picture = positional_encoding_.transpose(1, 2).unflatten(2, made_for_);
+  return at::upsample_bilinear2d(picture, grid_, /*align_corners=*/false)
+      .flatten(2)
+      .transpose(1, 2);
+}
+
 Tensor FocusedAttention::forward(const Tensor& x) {
   const std::vector<Tensor> qkv = qkv_->forward(x).chunk(3, -1);
   const Tensor q = split_heads(qkv[0], heads_), v = split_heads(qkv[2], heads_);
-  const Tensor k = split_heads(qkv[1] + positional_encoding_, heads_);
+  const Tensor k = split_heads(qkv[1] + positions(), heads_);
   const Tensor o = f::focused_attention(q, k, v, scale_, power_) +
                    f::grid_convolution(v, grid_, dwc_->weight, dwc_->bias);
   return proj_->forward(o.flatten(2));

@@ -29,10 +29,13 @@ class FocusedAttention : public Attention {
   using Config = FocusedConfig;
   explicit FocusedAttention(const Config& config);
   at::Tensor forward(const at::Tensor& x) override;
+  void set_grid(const std::vector<std::int64_t>& grid) override { grid_ = grid; }
 
  private:
+  at::Tensor positions() const;
+
   std::int64_t heads_;
-  std::vector<std::int64_t> grid_;
+  std::vector<std::int64_t> grid_, made_for_;
   double power_;
   Linear qkv_, proj_;
   Conv2d dwc_;
@@ -62,6 +65,7 @@ class InlineAttention : public Attention {
   using Config = InlineConfig;
   explicit InlineAttention(const Config& config);
   at::Tensor forward(const at::Tensor& x) override;
+  void set_grid(const std::vector<std::int64_t>& grid) override { grid_ = grid; }
 
  private:
   at::Tensor local(const at::Tensor& x, const at::Tensor& v) const;

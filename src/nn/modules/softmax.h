@@ -40,6 +40,7 @@ class VideoSoftmaxAttention : public Attention {
   using Config = SoftmaxConfig;
   explicit VideoSoftmaxAttention(const Config& config);
   at::Tensor forward(const at::Tensor& x) override;
+  void set_grid(const std::vector<std::int64_t>& grid) override { grid_ = grid; }
 
  private:
   std::int64_t heads_;
