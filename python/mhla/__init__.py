@@ -5,7 +5,7 @@
 >>> o = mhla.attention(q, k, v, mixing, layout=layout)        # q, k, v [B, 1024, H, D]
 """
 
-from . import _library, init, nn
+from . import _library, init, models, nn
 from .constraint import Constrained, constrain_
 from .functional import attention, explain
 from .layout import Grid, Layout, Sequence
@@ -23,6 +23,7 @@ __all__ = [
     "constrain_",
     "explain",
     "init",
+    "models",
     "nn",
     "replace_attention",
     "resample",

@@ -9,9 +9,13 @@ from torch import Tensor, nn
 @torch.no_grad()
 def constrain_(model: nn.Module) -> int:
     """Clamps the mixing matrix of every MHLA layer in `model` to the range of that layer's `clamp`
-    (none: left alone). Call it after `optimizer.step()`. Returns the number of matrices changed."""
+    (none: left alone). Call it after `optimizer.step()`. Returns the number of layers
+    in Python whose matrix was changed."""
     count = 0
     for module in model.modules():
+        if hasattr(module, "constrain_mixing"):  # a network of mhla.models
+            module.constrain_mixing()
+            continue
         clamp = getattr(module, "mixing_clamp", None)
         if clamp is None:
             continue

@@ -1,10 +1,11 @@
-// `mhla info`: this build, this machine, and which implementation serves which case; or a
-// checkpoint.
+// `mhla info`: this build, this machine, and which implementation serves which case; a
+// checkpoint; a network.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "cli/info_checkpoint.h"
 #include "cli/machine.h"
+#include "cli/model_info.h"
 #include "cli/program.h"
 #include "cli/table.h"
 #include "mhla/core/device_memory.h"
@@ -158,14 +159,35 @@ void info(bool json) {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "info", "Print version, machine, and which implementation serves what; or what FILE holds");
-  auto json = std::make_shared<bool>(false);
-  auto file = std::make_shared<std::string>();
-  command->add_option("file", *file, "A checkpoint: safetensors, its index or folder, .pth")
-      ->type_name("FILE");
-  command->add_flag("--json", *json, "Print one JSON document");
-  command->callback([json, file] { file->empty() ? info(*json) : info_checkpoint(*file, *json); });
+  CLI::App* command = app.add_subcommand("info",
+                                         "Print version, machine, and which implementation serves "
+                                         "what; or what a file or network has");
+  struct Flags {
+    bool json = false;
+    std::string file, model;
+    std::vector<std::string> options;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::Option* file = command
+                          ->add_option("file", flags->file,
+                                       "A checkpoint: safetensors, its index or folder, .pth")
+                          ->type_name("FILE");
+  command->add_flag("--json", flags->json, "Print one JSON document");
+  CLI::Option* model = command
+                           ->add_option(
+                               "--model", flags->model,
+                               "Describe a network: deit-t, dit-s/2, lm-340m ...; 'all' lists them")
+                           ->type_name("NAME")
+                           ->excludes(file);
+  command
+      ->add_option("--options", flags->options,
+                   "Of the network: attention=softmax image_size=512 attention.preset=paper")
+      ->type_name("KEY=VALUE...")
+      ->needs(model);
+  command->callback([flags] {
+    if (!flags->model.empty()) return model_info(flags->model, flags->options, flags->json);
+    flags->file.empty() ? info(flags->json) : info_checkpoint(flags->file, flags->json);
+  });
 }
 
 }  // namespace mhla::cli
