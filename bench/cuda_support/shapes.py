@@ -34,6 +34,7 @@ LANGUAGE = Case(sequence(2048, block=64), batch=16, heads=4, dk=128, dv=256, mas
 SHAPES = [
     Shape("DeiT-T", _vision(256, 3, IMAGE_256, 64), (1.5, 2.2)),
     Shape("DiT-XL", _vision(64, 16, IMAGE_256, 72), (1.6, 2.4)),
+    Shape("DiT-S-256", _vision(256, 6, IMAGE_256, 64)),
     Shape("DiT-S-512", _vision(128, 6, IMAGE_512, 64), (1.5, 2.2)),
     Shape("VLT", _vision(64, 4, grid((56, 56), block=(8, 8)), 32), (1.8, 2.5)),
     Shape("Sana", _vision(8, 36, grid((64, 64), block=(8, 8)), 32), (1.8, 2.5)),

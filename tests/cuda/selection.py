@@ -1,5 +1,7 @@
 """The cases: sizes at every tile edge, every form and memory layout. Small ones on the CPU."""
 
+import dataclasses
+
 import torch
 
 from cases import Case, Layout, grid, sequence
@@ -151,6 +153,42 @@ def short_sequences():
     ] + [Case(grid((14, 14), block=(4, 4)), dk=d, dtype=F16, heads=3) for d in (32, 72, 96)]
 
 
+def shared_rows():
+    """shared_position where cuda.dense and cuda.fused have it: short pictures and boxes of 64, ragged
+    ones with tokens without partners, tensors that only cuda.linear takes."""
+    picture, square = grid((16, 16), block=(4, 4)), grid((32, 32), block=(8, 8))
+    cases = [
+        Case(picture, heads=3, strides="fused"),
+        Case(picture, batch=40, heads=5, dk=72, strides="fused"),
+        Case(picture, dk=40, dv=56, scale=0.125, eps=0.5),
+        Case(picture, strides="misaligned"),
+        Case(picture, batch=37, heads=5, strides="fused"),
+        Case(picture, batch=40, heads=5, dtype=F16),
+        Case(picture, batch=34, heads=4, feature_map="elu1", mask="block_causal", dk=40, dv=64),
+        Case(grid((14, 14), blocks=(4, 4)), batch=33, heads=5, dk=72, feature_map="elu1"),
+        Case(grid((14, 14), block=(4, 4)), batch=33, heads=5, feature_map="relu"),
+        Case(sequence(200, blocks=3), batch=70, dk=48),
+        Case(picture, feature_map="elu1", mask="block_causal"),
+        Case(picture, feature_map="relu", dk=72, strides="heads_first"),
+        Case(picture, dtype=F16, heads=3),
+        Case(grid((14, 14), blocks=(4, 4)), dk=72, feature_map="identity"),
+        Case(sequence(255, block=16), dk=64, dv=40, heads=7, batch=30),
+        Case(sequence(200, blocks=3), dk=48),
+        Case(square, batch=3, heads=3, strides="fused"),
+        Case(square, batch=67, heads=6, strides="fused"),
+        Case(square, strides="heads_first", scale=0.125, eps=0.5),
+        Case(square, strides="misaligned"),
+        Case(square, feature_map="elu1"),
+        Case(square, feature_map="identity"),
+        Case(sequence(832, block=64), batch=7, heads=5, feature_map="relu"),
+        Case(grid((16, 24), block=(16, 4)), heads=3),
+        Case(grid((16, 16), block=(8, 8)), dk=32),
+        Case(grid((56, 56), block=(8, 8)), dk=32, strides="fused", batch=37, heads=5),
+        Case(grid((64, 64), block=(8, 8)), dk=32, heads=3),
+    ]
+    return [dataclasses.replace(case, normalizer="shared_position") for case in cases]
+
+
 def tiles():
     """Boxes that the Hopper kernels of cuda.linear cut into slices: several slices a tile and tiles
     without all of them, blocks short at the end of every axis, batch entries behind the last axis,
@@ -218,12 +256,15 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads() + boxes() + short_sequences() + tiles() + slabs())
+             whole_heads() + boxes() + short_sequences() + shared_rows() + tiles() + slabs())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
     Case(grid((16, 16), block=(4, 4)), batch=16, heads=6, normalizer="shared_position"),
     Case(grid((32, 32), block=(8, 8)), batch=16, heads=6),
+    Case(grid((32, 32), block=(8, 8)), batch=64, heads=6, normalizer="shared_position"),
+    Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=72, strides="fused",
+         normalizer="shared_position"),
     Case(grid((56, 56), block=(8, 8)), batch=16, heads=6, dk=32),
     Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
     Case(grid((80, 96), block=(16, 16)), batch=19, heads=3, dk=64),

@@ -141,6 +141,23 @@ def test_constant_values_are_preserved_by_the_exact_normalizer(implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("side", (4, 8))
+def test_rows_without_a_denominator_pass_on_only_what_others_read(side, implementation):
+    # Block 0 weighs nothing, so its rows have no denominator; those of others read its q . z.
+    case = Case(grid((4 * side, 4 * side), block=(side, side)), feature_map="relu", eps=0.0,
+                normalizer="shared_position")
+    plan = plan_or_refuse(case, implementation)
+    inputs = make_inputs(case, seed_of(case), DEVICE)
+    inputs["mixing"][0] = 0
+    truth, parts = oracle.exact(case, inputs)
+    ours = guarded_run(case, plan, inputs)
+    rows = oracle.compare(case, ours, truth, parts, oracle.naive(case, inputs))
+    assert all(row["ok"] for row in rows), report(rows)
+    block = torch.arange(4 * side * side).view(-1, 4 * side)[:side, :side].flatten()
+    assert (ours["o"][:, block] == 0).all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("tokens", (100, 200, 300))
 @pytest.mark.parametrize("size", (2.0**-10, 2.0**9))
 def test_f16_scores_outside_its_range_cancel_with_their_sum(size, tokens, implementation):

@@ -10,6 +10,7 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/fused_args.h"
 #include "mhla/cuda/sm90/fused_maps.h"
+#include "mhla/cuda/sm90/shared_rows.h"
 
 namespace mhla::cuda {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using namespace sm90;
 
 constexpr int kSharedLimit = 227 * 1024;  // of a thread block on sm_90
+constexpr int kMostProcessors = 160;      // bounds the workspace
 
 struct Shape {
   int width = 0, padded_blocks = 0, warps = 0;
@@ -99,17 +101,30 @@ struct Prepared {
   std::optional<BoxPlan> boxes;
   int processors = 1;
   DeviceTable<DeviceBlock> q_blocks, k_blocks;
-  PlanData backward;  // the plan of the implementation that serves it
+  PlanData backward;           // the plan of the implementation that serves it
+  bool makes_factors = false;  // of shared_position, in the forward
+  SharedRowsPlan rows = {};
+  DeviceTable<int> row_tokens = {};
 };
+
+bool has_shared_rows(const Problem& problem) {
+  return problem.normalizer == Normalizer::shared_position;
+}
 
 std::optional<std::string> refuses(const Problem& problem) {
   if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
   if (problem.dtype != DType::bf16) return "summaries are kept in bf16, so inputs must be";
   if (problem.mask != Mask::none) return "mask none only";
-  if (problem.normalizer == Normalizer::shared_position) return "normalizer exact or none only";
   if (problem.separate_denominator) return "the denominator reads the numerator's q and k";
   if (problem.layout.sequences().size() > 1) return "one sequence per batch entry only";
   if (!shape_of(problem)) return "the summaries of a head do not fit shared memory";
+  if (has_shared_rows(problem)) {
+    const auto boxes = box_plan(problem);
+    if (!boxes || boxes->backward.size == 0 || problem.mixing_per_head ||
+        !shared_rows_fit(problem)) {
+      return "has shared_position for blocks of 64 tokens and one mixing matrix only";
+    }
+  }
   if (problem.layout.tokens() > 0x7fffffff || problem.keys().tokens() > 0x7fffffff ||
       problem.batch * problem.heads > 0x7fffffff) {
     return "token and head numbers are 32 bits wide";
@@ -124,6 +139,15 @@ std::optional<std::string> refuses(const Problem& problem) {
                                                  : std::nullopt;
 }
 
+// Whether the forward makes the row factors of shared_position itself.
+bool makes_factors(const Problem& problem) {
+  const auto shape = shape_of(problem);
+  return shape->regular && fused_products_exist(shape->width, shape->padded_blocks) &&
+         fused_bytes(shape->width, shape->padded_blocks, shape->warps, shape->offsets) +
+                 fused_products_bytes(shape->padded_blocks) <=
+             kSharedLimit;
+}
+
 // The bandwidths are what the kernels reached on an H200 (docs/kernels/fused.md); narrow rows cost
 // more instructions a byte. Without clusters a multiprocessor takes one head at a time: whole
 // waves.
@@ -131,11 +155,15 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   constexpr double kProcessors = 132, kLaunch = 4e-6, kClusterRate = 2.1e12;
   const double bytes = linear_cost(problem).forward_bytes;
   const auto boxes = box_plan(problem);
-  if (boxes && boxes->forward.size > 0) return kLaunch + bytes / kClusterRate;
+  // The factors of shared_position: a kernel of their own, or q read twice.
+  const double rows = !has_shared_rows(problem) ? 0
+                      : !makes_factors(problem) ? shared_rows_seconds(problem)
+                                                : shared_rows_seconds(problem) / 2;
+  if (boxes && boxes->forward.size > 0) return kLaunch + rows + bytes / kClusterRate;
   const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double heads = static_cast<double>(problem.batch * problem.heads);
   const double waves = std::max(1.0, std::ceil(heads / kProcessors));
-  return kLaunch + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
+  return kLaunch + rows + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
 }
 
 // Which of the others goes backward: the one that would go forward faster. Where the clusters go
@@ -151,9 +179,16 @@ const Implementation& backward_implementation(const Problem& problem) {
              : linear;
 }
 
-std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
-// Partial sums of the weights' gradient; memory of the other implementation for tensors that the
-// copy engine cannot address.
+// With shared_position the row factors, or memory of the other implementation for rows that are not
+// made of 16-byte chunks.
+std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
+  if (!has_shared_rows(problem)) return 0;
+  return std::max(shared_rows_bytes(problem),
+                  backward_implementation(problem).forward_workspace(problem, options));
+}
+// Partial sums of the weights' gradient, of the row factors' thread blocks behind those of the
+// clusters, and the row factors; memory of the other implementation for tensors that the copy
+// engine cannot address.
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
   const std::size_t other = backward_implementation(problem).backward_workspace(problem, options);
   const auto boxes = box_plan(problem);
@@ -161,11 +196,17 @@ std::size_t backward_workspace(const Problem& problem, const PlanOptions& option
   const auto matrix = static_cast<std::size_t>(boxes->padded_blocks) * boxes->padded_blocks;
   std::int64_t clusters = problem.batch * problem.heads;
   if (!problem.mixing_per_head) clusters = std::min<std::int64_t>(clusters, kMostClusters);
-  return std::max(
-      other, static_cast<std::size_t>(clusters) * boxes->backward.size * matrix * sizeof(float));
+  clusters *= boxes->backward.size;
+  std::size_t rows = 0;
+  if (has_shared_rows(problem)) {
+    clusters += shared_rows_grid(problem, kMostProcessors);
+    rows = 2 * shared_rows_bytes(problem);
+  }
+  return std::max(other, rows + static_cast<std::size_t>(clusters) * matrix * sizeof(float));
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
+  const bool shared = has_shared_rows(problem);
   const DeviceGuard guard(problem.device.index);
   const Implementation& other = backward_implementation(problem);
   int processors = 1;
@@ -176,7 +217,7 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   if (boxes) {
     const auto measure = [&](BoxPlan::Way& way, bool backward) {
       if (way.size == 0) return;
-      way.clusters = box_active_clusters(boxes->width, boxes->most_blocks, backward);
+      way.clusters = box_active_clusters(boxes->width, boxes->most_blocks, backward, shared);
     };
     measure(boxes->forward, false);
     measure(boxes->backward, true);
@@ -185,13 +226,19 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   std::shared_ptr<const void> other_prepared = other.prepare(problem);
   PlanData backward{.problem = problem, .options = {}, .implementation = &other};
   backward.prepared = std::move(other_prepared);
+  SharedRowsPlan rows;
+  if (shared) rows = shared_rows_plan(problem, std::min(processors, kMostProcessors));
+  DeviceTable<int> row_tokens(rows.tokens);
   return std::make_shared<Prepared>(
       Prepared{.shape = *shape_of(problem),
                .boxes = std::move(boxes),
                .processors = processors,
                .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
                .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
-               .backward = std::move(backward)});
+               .backward = std::move(backward),
+               .makes_factors = shared && makes_factors(problem),
+               .rows = std::move(rows),
+               .row_tokens = std::move(row_tokens)});
 }
 
 bool have_tensor_maps(std::initializer_list<TensorView> views) {
@@ -223,13 +270,16 @@ BoxLaunch box_launch(const BoxArgs& args, const BoxPlan& plan, bool backward, St
   return {.width = plan.width,
           .blocks = plan.most_blocks,
           .backward = backward,
+          .shared = args.factor != nullptr,
           .clusters = std::min(args.items, (backward ? plan.backward : plan.forward).clusters),
           .stream = stream};
 }
 
 void box_forward(const Problem& problem, const BoxPlan& plan, const ForwardInputs& inputs,
-                 const ForwardOutputs& outputs, Stream stream) {
+                 const ForwardOutputs& outputs, const float* factor, Stream stream) {
   BoxArgs args = box_args(problem, plan, plan.forward, inputs.mixing);
+  args.factor = factor;
+  args.row_stride = static_cast<int>(problem.layout.tokens());
   args.q = tensor_map(inputs.q, problem.layout);
   args.k = tensor_map(inputs.k, problem.keys());
   args.v = tensor_map(inputs.v, problem.keys());
@@ -237,9 +287,26 @@ void box_forward(const Problem& problem, const BoxPlan& plan, const ForwardInput
   launch_boxes(box_launch(args, plan, false, stream), args);
 }
 
-void box_backward(const Problem& problem, const BoxPlan& plan, const BackwardInputs& inputs,
+void box_backward(const Problem& problem, const Prepared& prepared, const BackwardInputs& inputs,
                   const BackwardOutputs& outputs, const Workspace& workspace, Stream stream) {
+  const BoxPlan& plan = *prepared.boxes;
+  const bool shared = has_shared_rows(problem);
   BoxArgs args = box_args(problem, plan, plan.backward, inputs.mixing);
+  auto* base = static_cast<unsigned char*>(workspace.data);
+  SharedRowsArgs rows{};
+  const std::size_t row_bytes = shared ? shared_rows_bytes(problem) : 0;
+  if (shared) {
+    rows = shared_rows_args(problem, prepared.rows, prepared.row_tokens.data(), inputs.mixing);
+    rows.q = row_tensor(inputs.q);
+    rows.k = row_tensor(inputs.k);
+    rows.o = row_tensor(inputs.o);
+    rows.d_o = row_tensor(inputs.d_o);
+    rows.factor = reinterpret_cast<float*>(base);
+    rows.gradient = reinterpret_cast<float*>(base + row_bytes);
+    args.factor = rows.factor;
+    args.gradient = rows.gradient;
+    args.row_stride = rows.row_stride;
+  }
   const auto output = [](TensorMap& map, int& has, const TensorView& view,
                          const BlockLayout& layout) {
     has = view.defined();
@@ -253,59 +320,87 @@ void box_backward(const Problem& problem, const BoxPlan& plan, const BackwardInp
   output(args.d_k, args.has_d_k, outputs.d_k, problem.keys());
   output(args.d_v, args.has_d_v, outputs.d_v, problem.keys());
   const TensorView& d_mixing = outputs.d_mixing;
-  args.partial = d_mixing.defined() ? static_cast<float*>(workspace.data) : nullptr;
+  args.partial = d_mixing.defined() ? reinterpret_cast<float*>(base + 2 * row_bytes) : nullptr;
   args.per_head = problem.mixing_per_head;
   const BoxLaunch launch = box_launch(args, plan, true, stream);
+  if (shared) {
+    const int matrix = plan.padded_blocks * plan.padded_blocks;
+    if (args.partial != nullptr) {
+      rows.sums = args.partial + launch.clusters * plan.backward.size * matrix;
+      rows.sums_size = matrix;
+      rows.sums_row_stride = plan.padded_blocks;
+      rows.sums_column_stride = 1;
+    }
+    launch_shared_rows(problem.dtype, true, prepared.rows.grid, rows, stream);
+  }
   launch_boxes(launch, args);
   if (!d_mixing.defined()) return;
   const int rank = d_mixing.rank;
   const std::int64_t sums = problem.mixing_per_head ? problem.batch : launch.clusters;
-  launch_box_reduce({.partial = args.partial,
-                     .splits = static_cast<int>(sums * plan.backward.size),
-                     .matrices = problem.mixing_per_head ? args.heads : 1,
-                     .padded = plan.padded_blocks,
-                     .q_blocks = plan.q.blocks,
-                     .k_blocks = plan.k.blocks,
-                     .rows = static_cast<int>(d_mixing.shape[rank - 2]),
-                     .cols = static_cast<int>(d_mixing.shape[rank - 1]),
-                     .d_mixing = static_cast<float*>(d_mixing.data),
-                     .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
-                     .row_stride = d_mixing.strides[rank - 2],
-                     .col_stride = d_mixing.strides[rank - 1]},
-                    stream);
+  launch_box_reduce(
+      {.partial = args.partial,
+       .splits = static_cast<int>(sums * plan.backward.size) + (shared ? prepared.rows.grid : 0),
+       .matrices = problem.mixing_per_head ? args.heads : 1,
+       .padded = plan.padded_blocks,
+       .q_blocks = plan.q.blocks,
+       .k_blocks = plan.k.blocks,
+       .rows = static_cast<int>(d_mixing.shape[rank - 2]),
+       .cols = static_cast<int>(d_mixing.shape[rank - 1]),
+       .d_mixing = static_cast<float*>(d_mixing.data),
+       .head_stride = rank == 3 ? d_mixing.strides[0] : 0,
+       .row_stride = d_mixing.strides[rank - 2],
+       .col_stride = d_mixing.strides[rank - 1]},
+      stream);
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
-             const Workspace&, Stream stream) {
+             const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
   const Problem& problem = data.problem;
+  const bool shared = has_shared_rows(problem);
+  const PlanData& other = prepared.backward;
+  if (shared && !(row_tensor(inputs.q).vectors && row_tensor(inputs.k).vectors)) {
+    return other.implementation->forward(other, inputs, outputs, workspace, stream);
+  }
+  const auto row_factors = [&]() -> const float* {
+    if (!shared) return nullptr;
+    SharedRowsArgs rows = shared_rows_args(problem, prepared.rows, prepared.row_tokens.data(),
+                                           inputs.mixing);
+    rows.q = row_tensor(inputs.q);
+    rows.k = row_tensor(inputs.k);
+    rows.factor = static_cast<float*>(workspace.data);
+    launch_shared_rows(problem.dtype, false, prepared.rows.grid, rows, stream);
+    return rows.factor;
+  };
   if (prepared.boxes && prepared.boxes->forward.size > 0 &&
       have_tensor_maps({inputs.q, inputs.k, inputs.v, outputs.o})) {
-    return box_forward(problem, *prepared.boxes, inputs, outputs, stream);
+    return box_forward(problem, *prepared.boxes, inputs, outputs, row_factors(), stream);
   }
   const TensorView& mixing = inputs.mixing;
-  const FusedArgs args{.q_table = prepared.q_blocks.data(),
-                       .k_table = prepared.k_blocks.data(),
-                       .q_blocks = prepared.q_blocks.size(),
-                       .k_blocks = prepared.k_blocks.size(),
-                       .q_tokens = static_cast<int>(problem.layout.max_block_tokens()),
-                       .k_tokens = static_cast<int>(problem.keys().max_block_tokens()),
-                       .items = static_cast<int>(problem.batch * problem.heads),
-                       .heads = static_cast<int>(problem.heads),
-                       .dk = static_cast<int>(problem.dk),
-                       .dv = static_cast<int>(problem.dv),
-                       .map = feature_map(problem.feature_map, problem.dtype),
-                       .scale = static_cast<float>(problem.scale),
-                       .eps = static_cast<float>(problem.denominator_eps()),
-                       .normalize = problem.normalizer == Normalizer::exact,
-                       .mixing = static_cast<const float*>(mixing.data),
-                       .mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0,
-                       .mixing_row_stride = mixing.strides[mixing.rank - 2],
-                       .q = row_tensor(inputs.q),
-                       .k = row_tensor(inputs.k),
-                       .v = row_tensor(inputs.v),
-                       .o = row_tensor(outputs.o)};
+  FusedArgs args{.q_table = prepared.q_blocks.data(),
+                 .k_table = prepared.k_blocks.data(),
+                 .q_blocks = prepared.q_blocks.size(),
+                 .k_blocks = prepared.k_blocks.size(),
+                 .q_tokens = static_cast<int>(problem.layout.max_block_tokens()),
+                 .k_tokens = static_cast<int>(problem.keys().max_block_tokens()),
+                 .items = static_cast<int>(problem.batch * problem.heads),
+                 .heads = static_cast<int>(problem.heads),
+                 .dk = static_cast<int>(problem.dk),
+                 .dv = static_cast<int>(problem.dv),
+                 .map = feature_map(problem.feature_map, problem.dtype),
+                 .scale = static_cast<float>(problem.scale),
+                 .eps = static_cast<float>(problem.denominator_eps()),
+                 .normalize = problem.normalizer == Normalizer::exact,
+                 .mixing = static_cast<const float*>(mixing.data),
+                 .mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0,
+                 .mixing_row_stride = mixing.strides[mixing.rank - 2],
+                 .q = row_tensor(inputs.q),
+                 .k = row_tensor(inputs.k),
+                 .v = row_tensor(inputs.v),
+                 .o = row_tensor(outputs.o),
+                 .factor = nullptr,
+                 .row_stride = static_cast<int>(problem.layout.tokens())};
   const Shape& shape = prepared.shape;
   // Rows must start on 16 bytes, and offsets inside a head must fit 32 bits.
   const auto narrow = [](const RowTensor& tensor, std::int64_t tokens) {
@@ -314,13 +409,17 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const std::int64_t nq = problem.layout.tokens(), nk = problem.keys().tokens();
   const bool regular = shape.regular && narrow(args.q, nq) && narrow(args.k, nk) &&
                        narrow(args.v, nk) && narrow(args.o, nq);
+  const bool products = regular && prepared.makes_factors;
+  if (!products) args.factor = row_factors();
   launch_fused(
       {.width = shape.width,
        .padded_blocks = shape.padded_blocks,
        .regular = regular,
+       .products = products,
        .warps = shape.warps,
        .grid = std::min(args.items, prepared.processors),
-       .shared_bytes = fused_bytes(shape.width, shape.padded_blocks, shape.warps, shape.offsets),
+       .shared_bytes = fused_bytes(shape.width, shape.padded_blocks, shape.warps, shape.offsets) +
+                       (products ? fused_products_bytes(shape.padded_blocks) : 0),
        .stream = stream},
       args);
 }
@@ -329,12 +428,28 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
               const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
-  if (prepared.boxes && prepared.boxes->backward.size > 0 &&
+  const bool rows = !has_shared_rows(data.problem) || row_tensor(inputs.o).vectors;
+  if (prepared.boxes && prepared.boxes->backward.size > 0 && rows &&
       have_tensor_maps(
           {inputs.q, inputs.k, inputs.v, inputs.d_o, outputs.d_q, outputs.d_k, outputs.d_v})) {
-    return box_backward(data.problem, *prepared.boxes, inputs, outputs, workspace, stream);
+    return box_backward(data.problem, prepared, inputs, outputs, workspace, stream);
   }
   prepared.backward.implementation->backward(prepared.backward, inputs, outputs, workspace, stream);
+}
+
+std::string kernels(const Problem& problem) {
+  const auto boxes = box_plan(problem);
+  std::string text = boxes && boxes->forward.size > 0 ? "forward in a cluster (fused_box_forward)"
+                                                      : "forward in one thread block "
+                                                        "(fused_forward)";
+  text += boxes && boxes->backward.size > 0
+              ? ", backward in a cluster (fused_box_backward)"
+              : std::string(", backward of ") + backward_implementation(problem).name;
+  if (!has_shared_rows(problem)) return text;
+  text += makes_factors(problem) ? ", row factors in the forward and ahead of the backward"
+                                 : ", row factors ahead of both";
+  text += " (shared_rows)";
+  return text;
 }
 
 constexpr Implementation kFused{.name = "cuda.fused",
@@ -344,7 +459,8 @@ constexpr Implementation kFused{.name = "cuda.fused",
                                 .backward_workspace = backward_workspace,
                                 .forward = forward,
                                 .backward = backward,
-                                .prepare = prepare};
+                                .prepare = prepare,
+                                .kernels = kernels};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "mhla/cuda/sm90/dense_plan.h"
 #include "mhla/cuda/sm90/dense_short.h"
 #include "mhla/cuda/sm90/dense_whole.h"
+#include "mhla/cuda/sm90/shared_rows.h"
 
 namespace mhla::cuda {
 namespace {
@@ -28,12 +29,35 @@ struct PreparedShort {
   ShortArgs args;
 };
 
+// The shared_position normaliser: row factors, and whoever takes tensors that the kernels of whole
+// heads do not.
+struct PreparedShared {
+  SharedRowsPlan plan;
+  DeviceTable<int> tokens;
+  PlanData other;
+};
+
 struct Prepared {
   DensePlan plan;
   DenseTables tables;
   std::optional<PreparedWhole> whole;
   std::optional<PreparedShort> forward;
+  std::optional<PreparedShared> shared;
 };
+
+bool has_shared_rows(const Problem& problem) {
+  return problem.normalizer == Normalizer::shared_position;
+}
+
+std::optional<std::string> refuses(const Problem& problem) {
+  if (auto reason = dense_refuses(problem)) return reason;
+  if (!has_shared_rows(problem)) return std::nullopt;
+  if (short_width(problem) == 0 || !whole_plan(problem, dense_plan(problem).processors) ||
+      !shared_rows_fit(problem)) {
+    return "has shared_position for whole heads of 129 to 256 tokens only";
+  }
+  return linear_implementation().refuses(problem);
+}
 
 std::size_t align(std::size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -99,13 +123,24 @@ void run(const PlanData& data, DenseKernel kernel, const DenseArgs& args, Stream
 
 // False where the kernel for short sequences does not serve these tensors.
 bool run_short(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
-               const DenseArgs& dense, Stream stream) {
-  const auto& served = static_cast<const Prepared*>(data.prepared.get())->forward;
+               const DenseArgs& dense, const Workspace& workspace, Stream stream) {
+  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const auto& served = prepared.forward;
   if (!served) return false;
   ShortArgs args = served->args;
   if (args.items == 0) return true;
   if (!short_tensors(args, served->width, inputs, outputs.o)) return false;
   args.dense = dense;
+  if (prepared.shared) {
+    const PreparedShared& shared = *prepared.shared;
+    SharedRowsArgs rows = shared_rows_args(data.problem, shared.plan, shared.tokens.data(),
+                                           inputs.mixing);
+    rows.q = dense.row_x;
+    rows.k = dense.column_x;
+    rows.factor = static_cast<float*>(workspace.data);
+    args.factor = rows.factor;
+    launch_shared_rows(data.problem.dtype, false, shared.plan.grid, rows, stream);
+  }
   launch_dense_short(data.problem.dtype, served->width, args, stream);
   return true;
 }
@@ -127,15 +162,29 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
                       static_cast<double>(plan.processors);
   const double seconds = std::max(flops / rate, linear_cost(problem).forward_bytes / bandwidth) /
                          busy;
-  return seconds + kLaunch;
+  return seconds + kLaunch + (has_shared_rows(problem) ? shared_rows_seconds(problem) : 0);
 }
 
-std::size_t forward_workspace(const Problem&, const PlanOptions&) { return 0; }
+std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
+  if (!has_shared_rows(problem)) return 0;
+  return std::max(shared_rows_bytes(problem),
+                  linear_implementation().forward_workspace(problem, options));
+}
 
-std::size_t backward_workspace(const Problem& problem, const PlanOptions&) {
+// The sums of d_mixing of every thread block: those of the whole-head backward, then those of the
+// row factors.
+std::size_t whole_sums_bytes(int thread_blocks) {
+  return static_cast<std::size_t>(thread_blocks) * kWholeSlots * kWholeSlots * sizeof(float);
+}
+
+std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
   const DensePlan plan = dense_plan(problem);
-  const std::size_t whole = static_cast<std::size_t>(plan.processors) * kWholeSlots * kWholeSlots *
-                            sizeof(float);
+  if (has_shared_rows(problem)) {
+    const int grids = plan.processors + shared_rows_grid(problem, plan.processors);
+    return std::max(2 * shared_rows_bytes(problem) + whole_sums_bytes(grids),
+                    linear_implementation().backward_workspace(problem, options));
+  }
+  const std::size_t whole = whole_sums_bytes(plan.processors);
   const std::size_t general = factor_bytes(problem, plan) +
                               align(static_cast<std::size_t>(plan.sum_slots(problem) *
                                                              problem.keys().tokens() *
@@ -154,20 +203,34 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   if (const int width = short_width(problem)) {
     forward = {.width = width, .args = short_args(problem, plan.processors)};
   }
-  return std::make_shared<Prepared>(
-      Prepared{std::move(plan), std::move(tables), std::move(whole), std::move(forward)});
+  std::optional<PreparedShared> shared;
+  if (has_shared_rows(problem)) {
+    // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
+    const Implementation& linear = linear_implementation();
+    std::shared_ptr<const void> linear_prepared = linear.prepare(problem);
+    SharedRowsPlan rows = shared_rows_plan(problem, plan.processors);
+    DeviceTable<int> tokens(rows.tokens);
+    PlanData other{.problem = problem, .options = {}, .implementation = &linear};
+    other.prepared = std::move(linear_prepared);
+    shared = PreparedShared{std::move(rows), std::move(tokens), std::move(other)};
+  }
+  return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole),
+                                             std::move(forward), std::move(shared)});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
-             const Workspace&, Stream stream) {
+             const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
+  const auto& shared = static_cast<const Prepared*>(data.prepared.get())->shared;
   DenseArgs args = common_args(data, DenseKernel::forward, inputs.mixing);
   args.row_x = row_tensor(inputs.q);
   args.column_x = row_tensor(inputs.k);
   args.column_z = row_tensor(inputs.v);
   args.out_z = row_tensor(outputs.o);
-  if (!run_short(data, inputs, outputs, args, stream))
-    run(data, DenseKernel::forward, args, stream);
+  if (run_short(data, inputs, outputs, args, workspace, stream)) return;
+  if (shared)
+    return shared->other.implementation->forward(shared->other, inputs, outputs, workspace, stream);
+  run(data, DenseKernel::forward, args, stream);
 }
 
 // Where the sums of the mixing gradient lie, and what they are sums of.
@@ -205,8 +268,11 @@ void reduce(const Problem& problem, const MixingSums& sums, const TensorView& d_
 bool backward_whole(const PlanData& data, const PreparedWhole& whole, const BackwardInputs& inputs,
                     const BackwardOutputs& outputs, const Workspace& workspace, Stream stream) {
   const Problem& problem = data.problem;
-  auto* sums = static_cast<float*>(workspace.data);
-  const WholeArgs args{
+  const auto& shared = static_cast<const Prepared*>(data.prepared.get())->shared;
+  auto* base = static_cast<unsigned char*>(workspace.data);
+  const std::size_t row_bytes = shared ? shared_rows_bytes(problem) : 0;
+  auto* sums = reinterpret_cast<float*>(base + 2 * row_bytes);
+  WholeArgs args{
       .table = whole.table.data(),
       .items = static_cast<int>(problem.batch * problem.heads),
       .heads = static_cast<int>(problem.heads),
@@ -228,17 +294,42 @@ bool backward_whole(const PlanData& data, const PreparedWhole& whole, const Back
       .d_q = row_tensor(outputs.d_q),
       .d_k = row_tensor(outputs.d_k),
       .d_v = row_tensor(outputs.d_v),
-      .mixing_sums = outputs.d_mixing.defined() ? sums : nullptr};
-  for (const RowTensor& tensor : {args.q, args.k, args.v, args.d_o, args.d_q, args.d_k, args.d_v}) {
+      .mixing_sums = outputs.d_mixing.defined() ? sums : nullptr,
+      .row_factor = nullptr,
+      .row_gradient = nullptr,
+      .row_stride = static_cast<int>(problem.layout.tokens())};
+  const RowTensor o = shared ? row_tensor(inputs.o) : RowTensor{};
+  for (const RowTensor& tensor :
+       {args.q, args.k, args.v, args.d_o, args.d_q, args.d_k, args.d_v, o}) {
     if (tensor.data != nullptr && !tensor.vectors) return false;
   }
   if (args.items == 0) return false;
+  if (shared) {
+    SharedRowsArgs rows = shared_rows_args(problem, shared->plan, shared->tokens.data(),
+                                           inputs.mixing);
+    rows.q = args.q;
+    rows.k = args.k;
+    rows.o = o;
+    rows.d_o = args.d_o;
+    rows.factor = reinterpret_cast<float*>(base);
+    rows.gradient = reinterpret_cast<float*>(base + row_bytes);
+    if (args.mixing_sums != nullptr) {
+      rows.sums = sums + whole.plan.grid * kWholeSlots * kWholeSlots;
+      rows.sums_size = kWholeSlots * kWholeSlots;
+      rows.sums_row_stride = 1;
+      rows.sums_column_stride = kWholeSlots;
+      rows.sums_columns = whole.offsets.data();
+    }
+    args.row_factor = rows.factor;
+    args.row_gradient = rows.gradient;
+    launch_shared_rows(problem.dtype, true, shared->plan.grid, rows, stream);
+  }
   launch_whole(problem.dtype, whole.plan.width, whole.plan.grid, args, stream);
   if (!outputs.d_mixing.defined()) return true;
   reduce(problem,
          {.data = sums,
           .stride = kWholeSlots * kWholeSlots,
-          .slots = whole.plan.grid,
+          .slots = whole.plan.grid + (shared ? shared->plan.grid : 0),
           .mixing_blocks = kWholeSlots,
           .list = whole.key_slots.data(),
           .offsets = whole.offsets.data(),
@@ -256,6 +347,10 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
   const DenseTables& tables = prepared.tables;
   const std::optional<PreparedWhole>& whole = prepared.whole;
   if (whole && backward_whole(data, *whole, inputs, outputs, workspace, stream)) return;
+  if (const auto& shared = prepared.shared) {
+    return shared->other.implementation->backward(shared->other, inputs, outputs, workspace,
+                                                  stream);
+  }
   auto* base = static_cast<unsigned char*>(workspace.data);
 
   DenseArgs query = common_args(data, DenseKernel::d_query, inputs.mixing);
@@ -296,14 +391,28 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
          outputs.d_mixing, stream);
 }
 
+std::string kernels(const Problem& problem) {
+  const DensePlan plan = dense_plan(problem);
+  std::string text = short_width(problem) > 0
+                         ? "forward of whole heads by the copy engine where tensors allow "
+                           "(dense_short)"
+                         : "forward in tiles (dense_forward)";
+  text += whole_plan(problem, plan.processors) ? ", backward of whole heads (dense_whole)"
+                                               : ", backward by queries and by keys";
+  if (!has_shared_rows(problem)) return text;
+  text += ", row factors ahead of both (shared_rows)";
+  return text;
+}
+
 constexpr Implementation kDense{.name = "cuda.dense",
-                                .refuses = dense_refuses,
+                                .refuses = refuses,
                                 .predict_seconds = predict_seconds,
                                 .forward_workspace = forward_workspace,
                                 .backward_workspace = backward_workspace,
                                 .forward = forward,
                                 .backward = backward,
-                                .prepare = prepare};
+                                .prepare = prepare,
+                                .kernels = kernels};
 
 }  // namespace
 

@@ -137,7 +137,6 @@ std::optional<std::string> dense_refuses(const Problem& problem) {
     return "needs compute capability 9.0";
   if (problem.dtype != DType::bf16 && problem.dtype != DType::f16) return "takes bf16 and f16";
   if (problem.dk > kMaxWidth || problem.dv > kMaxWidth) return "dk and dv are at most 128";
-  if (problem.normalizer == Normalizer::shared_position) return "has no shared_position normaliser";
   if (problem.separate_denominator) return "takes no separate denominator";
   if (problem.layout.mixing_size() > kMaxBlocks || problem.keys().mixing_size() > kMaxBlocks) {
     return "takes at most 64 blocks a sequence";

@@ -65,6 +65,7 @@ struct ShortArgs {
   int grid;                               // thread blocks
   int batch_step, head_step, split_step;  // from one item of a thread block to its next
   DenseArgs dense;                        // but for its tensors
+  const float* factor;  // [batch * heads][queries]: given, or null (see shared_rows.h)
 };
 
 // The width of the compiled kernel that serves a problem, 0 if none does: one sequence, 129 to 256

@@ -6,6 +6,18 @@
 
 namespace mhla::cuda::sm90 {
 
+// Given factors of this thread's two rows in a row tile; row: the first of the tile.
+__device__ __forceinline__ void load_given(float (&given)[2], const ShortArgs& args,
+                                           const ShortWork& work, int row) {
+  if (args.factor == nullptr) return;
+  const float* of_head = args.factor +
+                         static_cast<std::int64_t>(work.batch * args.dense.heads + work.head) *
+                             args.queries;
+  row += threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) given[i] = __ldg(of_head + min(row + 8 * i, args.queries - 1));
+}
+
 // NOTE: what goes through the queue of shared memory is asked for before products are issued:
 // behind them it would wait until they have started.
 template <typename T, int D, bool kPairs>
@@ -38,6 +50,8 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
 
       // Scores of both halves
       const HalfWeights<kPairs> first(rows.weights, 0);
+      float given[2] = {};
+      load_given(given, args, work, work.row() + tile * kTile);
       float a[kHalf / 2], b[kHalf / 2];
       if (!begun) ka.wait_full();
       wgmma_fence();
@@ -93,7 +107,11 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
       // Normalise and write
       float factor[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) factor[i] = row_factor(args.dense, o.sum(i), fit[i]);
+      for (int i = 0; i < 2; ++i) {
+        factor[i] = args.factor == nullptr ? row_factor(args.dense, o.sum(i), fit[i])
+                    : kFit                 ? given[i] / fit[i]
+                                           : given[i];
+      }
       const int warp_row = static_cast<int>(threadIdx.x / 32 % 4 * 16);
       ShortResult<T, D>(o, factor).store(
           args, out, {0, work.row() + tile * kTile + warp_row, work.head, work.batch});

@@ -71,7 +71,8 @@ __device__ __forceinline__ void end_whole(const WholeArgs& args, const WholeShar
   args.mixing_sums[blockIdx.x * (kWholeSlots * kWholeSlots) + thread] = sum;
 }
 
-template <typename T, int D>
+// kShared: the shared_position normaliser, whose row factors are given.
+template <typename T, int D, bool kShared>
 __global__ void __launch_bounds__(kWholeThreads, 1)
     dense_whole_kernel(const __grid_constant__ WholeArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kWholeThreads, 1)
 #pragma unroll 1
     for (int tile = 2 * warpgroup; tile < 2 * warpgroup + 2; ++tile) {
       barrier_wait(shared.full(at.queries.set, tile), at.queries.parity);
-      whole_query_tile<T, D>(args, shared, at, tile);
+      whole_query_tile<T, D, kShared>(args, shared, at, tile);
     }
 
     // The other warpgroup's keys are not needed again; its row factors are.
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kWholeThreads, 1)
     }
 #pragma unroll 1
     for (int tile = 2 * warpgroup; tile < 2 * warpgroup + 2; ++tile) {
-      whole_key_tile<T, D>(args, shared, at, tile, tile == 2 * warpgroup + 1);
+      whole_key_tile<T, D, kShared>(args, shared, at, tile, tile == 2 * warpgroup + 1);
     }
   }
   end_whole(args, shared);

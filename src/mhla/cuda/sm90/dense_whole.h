@@ -38,6 +38,9 @@ struct WholeArgs {
   RowTensor q, k, v, d_o;   // [B, tokens, H, dk or dv]
   RowTensor d_q, d_k, d_v;  // data may be null
   float* mixing_sums;       // [thread block][key slot][query block], or null
+  // shared_position: of every query in natural order, [batch * heads][row_stride]; or null
+  const float *row_factor, *row_gradient;
+  int row_stride;
 };
 
 struct WholePlan {

@@ -11,9 +11,14 @@ void launch_whole_type(int width, int grid, const WholeArgs& args, void* stream)
     allow_shared(reinterpret_cast<const void*>(kernel), bytes);
     launch(kernel, {.x = grid}, kWholeThreads, bytes, stream, args);
   };
+  const bool shared = args.row_factor != nullptr;
   switch (width) {
-    case 64: return run(dense_whole_kernel<T, 64>, WholeShared<64>::kBytes);
-    case 72: return run(dense_whole_kernel<T, 72>, WholeShared<72>::kBytes);
+    case 64:
+      return run(shared ? dense_whole_kernel<T, 64, true> : dense_whole_kernel<T, 64, false>,
+                 WholeShared<64>::kBytes);
+    case 72:
+      return run(shared ? dense_whole_kernel<T, 72, true> : dense_whole_kernel<T, 72, false>,
+                 WholeShared<72>::kBytes);
   }
   fail(ErrorCode::internal, "cuda.dense", "no kernel for width ", width);
 }

@@ -1,6 +1,7 @@
 // Whole-head backward, second half: for 64 keys, with the transposed scores S = phi(k) phi(q)^T and
 // dP = v d_o^T in registers, d_v = P^T d_o and d_k = dS^T phi(q) * phi'(k), and the mixing
-// gradient's sums of E = S * (dP - mean) * scale over 16 keys and 16 queries.
+// gradient's sums of E = S * (dP - mean) * scale over 16 keys and 16 queries. With shared_position
+// the mean is zero, and e of a query is added to its dS in its own block.
 #pragma once
 
 #include "mhla/cuda/sm90/dense_whole_query.cuh"
@@ -73,7 +74,7 @@ struct WholeKeys {
 };
 
 // last: the queries are read for the last time.
-template <typename T, int D>
+template <typename T, int D, bool kShared>
 __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const WholeShared<D>& shared,
                                                const WholeHead& at, int tile, bool last) {
   using Layout = WholeShared<D>;
@@ -84,6 +85,10 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
   const WholeTensor<D> queries = shared.x(at.queries.set), gradients = shared.z(at.queries.set);
   const WholeKeys<T, D> keys(shared.x(at.keys.set), shared.z(at.keys.set), tile * kTile);
   float s[kTile / 2], dp[kTile / 2];
+  unsigned own = 0;  // bit n: query slot n is of this warp's block
+  if constexpr (kShared) {
+    own = same_block(shared.query_blocks(), shared.key_blocks(), tile * kSlotsOfTile + warp);
+  }
   // Scale and mean of this thread's two queries in a group of 8
   const auto load_factors = [&](float4(&f)[2], int column_tile, int k) {
     const std::uint32_t from = at.factors + (column_tile * kTile + k * kSlotRows) * 8 +
@@ -101,16 +106,23 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
       float4 next[2] = {};
       if (k + 1 < kSlotsOfTile) load_factors(next, column_tile, k + 1);
       float sum = 0.f;
+      const bool mine = own >> (column_tile * kSlotsOfTile + k) & 1;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // a column, two rows
         const int e = 8 * k + i / 2 * 4 + i % 2;
         const float scale = i % 2 ? f[i / 2].z : f[i / 2].x;
         const float mean = i % 2 ? f[i / 2].w : f[i / 2].y;
         const float both = scale * weight[k];
-        const float a = dp[e] - mean, b = dp[e + 2] - mean;
+        const float a = kShared ? dp[e] : dp[e] - mean;
+        const float b = kShared ? dp[e + 2] : dp[e + 2] - mean;
         sum = fmaf(scale, fmaf(s[e], a, s[e + 2] * b), sum);
         s[e] *= both, s[e + 2] *= both;
-        dp[e] = a * both, dp[e + 2] = b * both;
+        if constexpr (kShared) {
+          const float shift = mine ? mean : 0.f;
+          dp[e] = fmaf(a, both, shift), dp[e + 2] = fmaf(b, both, shift);
+        } else {
+          dp[e] = a * both, dp[e + 2] = b * both;
+        }
       }
       sums[k] = sum;
       f[0] = next[0], f[1] = next[1];

@@ -49,6 +49,8 @@ struct WholeShared {
   }
   __device__ std::uint32_t query_tokens() const { return base + kTable; }
   __device__ std::uint32_t key_tokens() const { return base + kTable + kWholeRows * 4; }
+  __device__ std::uint32_t query_blocks() const { return base + kTable + 2 * kWholeRows * 4; }
+  __device__ std::uint32_t key_blocks() const { return query_blocks() + kWholeSlots * 4; }
 };
 
 // Which set comes next; `parity` is that of the barrier phase a reader of the set waits for.

@@ -27,6 +27,8 @@ struct FusedArgs {
   std::int64_t mixing_head_stride, mixing_row_stride;
 
   RowTensor q, k, v, o;
+  const float* factor;  // [items][row_stride]: given row factors, or null (see shared_rows.h)
+  int row_stride;       // tokens
 };
 
 // Shared memory: summaries [padded blocks], kFusedTiles row tiles per warp, token offsets. A
@@ -40,15 +42,22 @@ constexpr int fused_bytes(int width, int padded_blocks, int warps, int offsets) 
   return padded_blocks * fused_summary_elements(width) * 2 + warps * fused_tiles_bytes(width) +
          offsets * 4;
 }
+// shared_position inside the kernel: products with z, then row factors, of blocks of 64 tokens.
+inline constexpr int kFusedPositions = 64;
+constexpr int fused_products_bytes(int padded_blocks) {
+  return 2 * padded_blocks * kFusedPositions * 4;
+}
 constexpr int fused_max_warps(int width) { return width == 32 ? 12 : 8; }
 
 struct FusedLaunch {
   int width, padded_blocks;  // see fused_kernel_exists
   bool regular;              // see Fused in fused_tile.cuh
+  bool products;             // the kernel makes the row factors of shared_position
   int warps, grid, shared_bytes;
   void* stream;
 };
 bool fused_kernel_exists(int width, int padded_blocks);
+bool fused_products_exist(int width, int padded_blocks);  // regular
 void launch_fused(const FusedLaunch& launch, const FusedArgs& args);
 
 }  // namespace mhla::cuda::sm90

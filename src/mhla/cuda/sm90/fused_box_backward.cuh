@@ -7,34 +7,42 @@
 namespace mhla::cuda::sm90 {
 
 // d_q of a query block, in the place of q; dS~ and dz~ in the place of S~ and z~. o is not needed:
-// <d_o, o> is the row's factor times phi(q) . (S~ d_o).
-template <typename X>
+// <d_o, o> is the row's factor times phi(q) . (S~ d_o). With shared_position factor and e are
+// given, z is that of the block itself, not a mixture, and so is dz, which takes its place.
+template <typename X, bool kShared>
 __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxArgs& args,
-                                                 const PackedMap& map, byte* q_tile,
-                                                 const byte* d_tile, byte* summary,
+                                                 const PackedMap& map, byte* q_tile, byte* d_tile,
+                                                 byte* summary, byte* own, const BoxPlace& place,
                                                  auto&& halfway) {
   using T = BoxTile<X>;
   const int lane = seat.lane;
   std::uint32_t d_q[X::D / 4];
   {
+    float factor[2], e[2] = {};
+    if constexpr (kShared) {
+      load_given(factor, args.factor, args, seat, place);
+      load_given(e, args.gradient, args, seat, place);
+    }
     typename T::Rows q, d_o;
     T::load_rows(q, seat, q_tile);
     map.apply(q);
     T::load_rows(d_o, seat, d_tile);
     typename T::Words z;
-    T::load_key_sums(z, summary, lane);
+    T::load_key_sums(z, kShared ? own : summary + X::kKeySums, lane);
     float den[4] = {};
-    T::denominators(den, q, z);
+    if constexpr (!kShared) T::denominators(den, q, z);
     typename T::Sum sum;  // S~ d_o
     wgmma_fence();
     T::template multiply_summary<true>(sum, d_o, summary);
     wgmma_commit();
-    const float factor[2] = {row_factor(args, den[0]), row_factor(args, den[2])};
+    if constexpr (!kShared) {
+      factor[0] = row_factor(args, den[0]);
+      factor[1] = row_factor(args, den[2]);
+    }
     wgmma_wait<0>();
 
     // e = -<d_o, o> per row; zero without a normaliser.
-    float e[2] = {};
-    if (args.normalize) {
+    if (!kShared && args.normalize) {
 #pragma unroll
       for (int w = 0; w < X::D / 4; ++w) {
         const float2 phi = load_pair(reinterpret_cast<const bf16*>(&q[w / 4][w % 4]));
@@ -51,8 +59,27 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
     // NOTE: the gradient of a mixing weight is a difference of what dS~ and dz~ give. They cancel
     // only if both see the same rounded rows, so dz~ is made from the scaled rows too.
     map.slopes(d_q, q, [&](int w, int i) {
-      return (sum[2 * w + i] + e[w % 2] * T::key_sum(z, w, i)) * factor[w % 2];
+      const float z_e = e[w % 2] * T::key_sum(z, w, i);
+      return kShared ? fmaf(sum[2 * w + i], factor[w % 2], z_e)
+                     : (sum[2 * w + i] + z_e) * factor[w % 2];
     });
+    if constexpr (kShared) {
+      // dz is made from the scaled rows too. Where the factor is zero, e need not be: such a row
+      // keeps its size and loses its d_o instead.
+      const bool none[2] = {factor[0] == 0.f, factor[1] == 0.f};
+      if (__any_sync(0xffffffffu, none[0] || none[1])) {
+        std::uint32_t rows[X::D / 4];
+#pragma unroll
+        for (int w = 0; w < X::D / 4; ++w) rows[w] = none[w % 2] ? 0u : d_o[w / 4][w % 4];
+        T::store_rows(d_tile, seat, rows);
+        fence_async();
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (none[half]) factor[half] = 1.f;
+        e[half] /= factor[half];
+      }
+    }
     std::uint32_t scaled[X::D / 4];
     const std::uint32_t factors[2] = {ptx::pack_bf16(factor[0], factor[0]),
                                       ptx::pack_bf16(factor[1], factor[1])};
@@ -89,7 +116,12 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
   wgmma_commit();
   wgmma_wait<0>();
   seat.sync();
-  T::store_summary(summary, seat, ds, dz[0] + dz[1], dz[2] + dz[3]);
+  if constexpr (kShared) {
+    T::store_summary(summary, seat, ds, 0.f, 0.f);
+    T::store_key_sums(own, seat, dz[0] + dz[1], dz[2] + dz[3]);
+  } else {
+    T::store_summary(summary, seat, ds, dz[0] + dz[1], dz[2] + dz[3]);
+  }
   T::store_rows(q_tile, seat, d_q);
 }
 
@@ -97,14 +129,14 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
 template <typename X>
 __device__ __forceinline__ void backward_keys(const Seat<X>& seat, const PackedMap& map,
                                               byte* k_tile, byte* v_tile, const byte* summary,
-                                              auto&& halfway) {
+                                              const byte* sums, auto&& halfway) {
   using T = BoxTile<X>;
   typename T::Rows k, v;
   T::load_rows(k, seat, k_tile);
   map.apply(k);
   T::load_rows(v, seat, v_tile);
   typename T::Words z;
-  T::load_key_sums(z, summary, seat.lane);
+  T::load_key_sums(z, sums, seat.lane);
   typename T::Sum d_k, d_v;
   wgmma_fence();
   T::template multiply_summary<true>(d_k, v, summary);
@@ -120,7 +152,7 @@ __device__ __forceinline__ void backward_keys(const Seat<X>& seat, const PackedM
   T::store_rows(v_tile, seat, out);
 }
 
-template <typename X>
+template <typename X, bool kShared>
 __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     fused_box_backward(const __grid_constant__ BoxArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -178,6 +210,13 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       seat.sync();
       start(item, n + X::kStages, count + X::kStages);
       if (n == 0) cluster_wait();  // every thread block can be sent the summaries of this head
+      if constexpr (kShared) {     // before the mixture takes its place
+        if (seat.warp == 0 && seat.lane < X::kOwnSums / 16) {
+          reinterpret_cast<Chunk*>(seat.own_sums(slot))[seat.lane] = reinterpret_cast<const Chunk*>(
+              seat.summary(slot) + X::kKeySums)[seat.lane];
+        }
+        __syncwarp();
+      }
       seat.distribute(slot, args, seat.slices, Arrival::summaries);
     }
     if (keys == 0) cluster_wait();
@@ -187,14 +226,16 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);
     fence_async();
+    if constexpr (kShared) seat.sync();  // z of the blocks
 
     for (; n < keys + queries; ++n, ++count) {
       const int slot = seat.group + (n - keys) * X::W;
       seat.await(count);
-      backward_queries(seat, args, map, seat.tile(count, 0), seat.tile(count, 1),
-                       seat.summary(slot), [&] {
-                         if (X::kStages > 1 && n > keys) refill(item, n - 1, count - 1);
-                       });
+      backward_queries<X, kShared>(seat, args, map, seat.tile(count, 0), seat.tile(count, 1),
+                                   seat.summary(slot), seat.own_sums(slot),
+                                   at_query(item, n - keys), [&] {
+                                     if (X::kStages > 1 && n > keys) refill(item, n - 1, count - 1);
+                                   });
       fence_async();
       seat.sync();
       seat.distribute(slot, args, seat.gradient_slices, Arrival::gradients);
@@ -217,8 +258,10 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     for (; n < pairs; ++n, ++count) {
       const int key = n - keys - queries;
       seat.await(count);
-      backward_keys(seat, map, seat.tile(count, 0), seat.tile(count, 1),
-                    seat.summary(seat.group + key * X::W), [&] {
+      const int slot = seat.group + key * X::W;
+      const byte* summary = seat.summary(slot);
+      backward_keys(seat, map, seat.tile(count, 0), seat.tile(count, 1), summary,
+                    kShared ? seat.own_sums(slot) : summary + X::kKeySums, [&] {
                       if (X::kStages > 1 && key > 0) refill(item, n - 1, count - 1);
                     });
       fence_async();

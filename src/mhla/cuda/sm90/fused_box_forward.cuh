@@ -29,20 +29,24 @@ __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs
 // o = phi(q) S~_i over phi(q) z~_i (Eq. 4), in the place of q.
 template <typename X>
 __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& args,
-                                         const PackedMap& map, byte* tile, const byte* summary) {
+                                         const PackedMap& map, byte* tile, const byte* summary,
+                                         const BoxPlace& place) {
   using T = BoxTile<X>;
   typename T::Rows q;
   T::load_rows(q, seat, tile);
   map.apply(q);
   typename T::Words z;
-  T::load_key_sums(z, summary, seat.lane);
-  float den[4] = {};
+  T::load_key_sums(z, summary + X::kKeySums, seat.lane);
+  float den[4] = {}, given[2];
+  if (args.factor != nullptr) load_given(given, args.factor, args, seat, place);
   T::denominators(den, q, z);
   typename T::Sum sum;
   wgmma_fence();
   T::template multiply_summary<false>(sum, q, summary);
   wgmma_commit();
-  const float factor[2] = {row_factor(args, den[0]), row_factor(args, den[2])};
+  const bool has_given = args.factor != nullptr;
+  const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
+                           has_given ? given[1] : row_factor(args, den[2])};
   wgmma_wait<0>();
   std::uint32_t out[X::D / 4];
 #pragma unroll
@@ -126,7 +130,8 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       seat.await(count);
       for (int i = 0; i < some; ++i) {
         read_out(seat, args, map, seat.tile(count, i),
-                 seat.summary(seat.group + (query + i) * X::W));
+                 seat.summary(seat.group + (query + i) * X::W),
+                 place_of(args.q_grid, first + (query + i) * X::W, item, args.heads));
         if (X::kStages > 1 && i == 0 && n > keys) refill(item, n - 1, count - 1);
       }
       fence_async();

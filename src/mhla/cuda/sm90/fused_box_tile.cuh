@@ -23,6 +23,7 @@ struct Seat {
   byte *tiles, *summaries, *slices, *gradient_slices;
   byte* scalars = nullptr;
   float* sums = nullptr;
+  byte* own = nullptr;     // shared_position, backward: z, then dz, of the thread block's blocks
   std::uint32_t barriers;  // of the warpgroup, one per stage
   std::uint32_t arrivals;
 
@@ -41,6 +42,7 @@ struct Seat {
       sums = reinterpret_cast<float*>(gradient_slices + X::kSlices + X::kScalars);
       all += X::kSlices + X::kScalars + X::kSums;
     }
+    own = all + X::kBarriers;
     barriers = ptx::shared_address(all + group * X::kStages * 8);
     arrivals = ptx::shared_address(all + X::W * X::kStages * 8);
     if (threadIdx.x == 0) {
@@ -60,6 +62,7 @@ struct Seat {
   __device__ __forceinline__ byte* summary(int slot) const {
     return summaries + slot * X::kSummary;
   }
+  __device__ __forceinline__ byte* own_sums(int slot) const { return own + slot * X::kOwnSums; }
   __device__ __forceinline__ int own_blocks(const BoxGrid& grid, const BoxArgs& args) const {
     return max(0, min(args.slots, grid.blocks - rank * args.slots));
   }
@@ -126,6 +129,23 @@ __device__ __forceinline__ BoxPlace place_of(const BoxGrid& grid, int block, int
   const int line = (block * grid.across_inverse) >> 16, batch = item / heads;
   return {(block - line * grid.across) * grid.width, line * grid.height, item - batch * heads,
           batch};
+}
+
+// Given factors, or gradients, of this thread's two rows of a box.
+template <typename X>
+__device__ __forceinline__ void load_given(float (&given)[2], const float* from,
+                                           const BoxArgs& args, const Seat<X>& seat,
+                                           const BoxPlace& at) {
+  const BoxGrid& grid = args.q_grid;
+  const float* of_head = from + static_cast<std::int64_t>(at.batch * args.heads + at.head) *
+                                    args.row_stride;
+  const int shift = 31 - __clz(grid.width);  // it divides 64
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = seat.warp * 16 + seat.lane / 4 + half * 8, line = row >> shift;
+    given[half] = __ldg(of_head + (at.y + line) * grid.across * grid.width + at.x + row -
+                        (line << shift));
+  }
 }
 
 // phi on packed pairs, and its derivative as a mask or a factor.
@@ -228,19 +248,22 @@ struct BoxTile {
       ptx::store_matrix(at + j * kCore, ptx::pack_bf16(s[0], s[1]), ptx::pack_bf16(s[2], s[3]),
                         ptx::pack_bf16(s[4], s[5]), ptx::pack_bf16(s[6], s[7]));
     }
-    if (lane % 4 == 0 && seat.warp < kSteps) {
-      bf16* z = reinterpret_cast<bf16*>(summary + X::kKeySums) + band * 16 + lane / 4;
-      z[0] = from_float<bf16>(z0);
-      z[8] = from_float<bf16>(z1);
-    }
+    store_key_sums(summary + X::kKeySums, seat, z0, z1);
+  }
+  static __device__ __forceinline__ void store_key_sums(byte* sums, const Seat<X>& seat, float z0,
+                                                        float z1) {
+    if (seat.lane % 4 != 0 || seat.warp >= kSteps) return;
+    bf16* z = reinterpret_cast<bf16*>(sums) + seat.warp * 16 + seat.lane / 4;
+    z[0] = from_float<bf16>(z0);
+    z[8] = from_float<bf16>(z1);
   }
   // Entry of z for column w / 2 * 8 + ... of a pair: word w / 2, half i.
   static __device__ __forceinline__ float key_sum(const Words& z, int w, int i) {
     return __uint_as_float(i == 0 ? z[w / 2] << 16 : z[w / 2] & 0xffff0000u);
   }
   // Entries of z that go with a thread's columns: two a chunk.
-  static __device__ __forceinline__ void load_key_sums(Words& z, const byte* summary, int lane) {
-    const byte* at = summary + X::kKeySums + lane % 4 * 4;
+  static __device__ __forceinline__ void load_key_sums(Words& z, const byte* sums, int lane) {
+    const byte* at = sums + lane % 4 * 4;
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) z[j] = *reinterpret_cast<const std::uint32_t*>(at + j * 16);
   }

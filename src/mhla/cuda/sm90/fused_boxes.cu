@@ -9,27 +9,34 @@ namespace {
 struct Kernel {
   int cluster = 0, threads = 0;
   void (*entry)(BoxArgs) = nullptr;
-  int (*bytes)(bool backward, int slots) = nullptr;
+  int (*bytes)(bool backward, bool shared, int slots) = nullptr;
 };
 struct Instance {
   int width, padded_blocks;
-  Kernel forward, backward;
-  const Kernel& kernel(bool back) const { return back ? backward : forward; }
+  Kernel forward, backward, backward_shared;
+  const Kernel& kernel(bool back, bool shared) const {
+    return !back ? forward : shared ? backward_shared : backward;
+  }
 };
 
 template <typename X>
 constexpr Kernel kernel(void (*entry)(BoxArgs)) {
   return {X::C, X::kThreads, entry,
-          [](bool backward, int slots) { return X::bytes(backward, slots); }};
+          [](bool backward, bool shared, int slots) { return X::bytes(backward, shared, slots); }};
 }
 template <typename B>
 constexpr Instance backward_only() {
-  return {B::D, B::MT * 16, {}, kernel<B>(fused_box_backward<B>)};
+  return {B::D,
+          B::MT * 16,
+          {},
+          kernel<B>(fused_box_backward<B, false>),
+          kernel<B>(fused_box_backward<B, true>)};
 }
 template <typename F, typename B>
 constexpr Instance instance() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {F::D, F::MT * 16, kernel<F>(fused_box_forward<F>), kernel<B>(fused_box_backward<B>)};
+  return {F::D, F::MT * 16, kernel<F>(fused_box_forward<F>),
+          kernel<B>(fused_box_backward<B, false>), kernel<B>(fused_box_backward<B, true>)};
 }
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
@@ -78,7 +85,7 @@ __global__ void __launch_bounds__(kReduceWeights* kReduceShares)
 
 int box_cluster(int width, int blocks, bool backward) {
   const Instance* entry = find(width, blocks);
-  return entry ? entry->kernel(backward).cluster : 0;
+  return entry ? entry->kernel(backward, false).cluster : 0;
 }
 int box_padded_blocks(int width, int blocks) { return find(width, blocks)->padded_blocks; }
 
@@ -88,15 +95,15 @@ struct ClusterLaunch {
   cudaLaunchAttribute cluster;
   cudaLaunchConfig_t config{};
 
-  ClusterLaunch(int width, int blocks, bool backward, int clusters, void* stream) {
+  ClusterLaunch(int width, int blocks, bool backward, bool shared, int clusters, void* stream) {
     const Instance* found = find(width, blocks);
-    const Kernel* entry = found ? &found->kernel(backward) : nullptr;
+    const Kernel* entry = found ? &found->kernel(backward, shared) : nullptr;
     if (!entry || !entry->entry) {
       fail(ErrorCode::internal, "cuda", "no fused kernel of width ", width);
     }
     kernel = reinterpret_cast<const void*>(entry->entry);
     const int slots = (blocks + entry->cluster - 1) / entry->cluster;
-    const int bytes = entry->bytes(backward, slots);
+    const int bytes = entry->bytes(backward, shared, slots);
     allow_shared(kernel, bytes);
     const auto size = static_cast<unsigned>(entry->cluster);
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -111,8 +118,8 @@ struct ClusterLaunch {
   }
 };
 
-int box_active_clusters(int width, int blocks, bool backward) {
-  const ClusterLaunch launch(width, blocks, backward, kMostClusters, nullptr);
+int box_active_clusters(int width, int blocks, bool backward, bool shared) {
+  const ClusterLaunch launch(width, blocks, backward, shared, kMostClusters, nullptr);
   int count = 0;
   check_call(cudaOccupancyMaxActiveClusters(&count, launch.kernel, &launch.config),
              "cudaOccupancyMaxActiveClusters");
@@ -121,8 +128,8 @@ int box_active_clusters(int width, int blocks, bool backward) {
 
 void launch_boxes(const BoxLaunch& launch, const BoxArgs& args) {
   if (launch.clusters == 0) return;
-  const ClusterLaunch ready(launch.width, launch.blocks, launch.backward, launch.clusters,
-                            launch.stream);
+  const ClusterLaunch ready(launch.width, launch.blocks, launch.backward, launch.shared,
+                            launch.clusters, launch.stream);
   BoxArgs copy = args;
   void* parameters[] = {&copy};
   check_call(cudaLaunchKernelExC(&ready.config, ready.kernel, parameters),

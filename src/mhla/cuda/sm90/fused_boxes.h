@@ -40,6 +40,9 @@ struct BoxArgs {
   // [batch][rank][head] when heads have their own weights; or null.
   float* partial;
   int per_head;
+  // shared_position: of every query in natural order, [items][row_stride]; or null
+  const float *factor, *gradient;
+  int row_stride;
 };
 
 // D: head width. MT: 16-row tiles of the mixing matrix, both ways. C: thread blocks of a cluster,
@@ -61,21 +64,24 @@ struct Boxes {
   static constexpr int kSlice = kShare * 128 + 16;
   static constexpr int kSlices = MT * 16 * kSlice;  // of all summaries, zeros past the last
   // Backward: e of 64 rows per warpgroup, two bf16 each, and a 16 x 16 matrix of sums per warp.
+  // Behind them, with shared_position, z of every block of the thread block, and then dz.
   static constexpr int kScalars = W * 256, kSums = MT == 1 ? kWarps * 1024 : 0;
 
   static constexpr int tiles_bytes() { return W * 2 * kStages * kTile; }
   static constexpr int summaries_bytes(int slots) { return (slots * kSummary + 127) / 128 * 128; }
   // Tiles, this thread block's summaries, slices of all summaries (backward: of their gradients
   // too), barriers.
-  static constexpr int bytes(bool backward, int slots) {
+  static constexpr int bytes(bool backward, bool shared, int slots) {
     return tiles_bytes() + summaries_bytes(slots) +
-           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + (W * kStages + 4) * 8;
+           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + kBarriers +
+           (backward && shared ? slots * kOwnSums : 0);
   }
+  static constexpr int kBarriers = (W * kStages + 4) * 8, kOwnSums = D * 2;
 };
 
 struct BoxLaunch {
   int width, blocks;  // the larger number of blocks of the two layouts
-  bool backward;
+  bool backward, shared;
   int clusters;
   void* stream;
 };
@@ -83,7 +89,7 @@ struct BoxLaunch {
 int box_cluster(int width, int blocks, bool backward);
 int box_padded_blocks(int width, int blocks);
 // Clusters that run side by side on the current device.
-int box_active_clusters(int width, int blocks, bool backward);
+int box_active_clusters(int width, int blocks, bool backward, bool shared);
 inline constexpr int kMostClusters = 128;  // bounds the partial sums
 void launch_boxes(const BoxLaunch& launch, const BoxArgs& args);
 

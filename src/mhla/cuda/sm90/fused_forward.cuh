@@ -128,11 +128,68 @@ __device__ __forceinline__ void fused_mix(const FusedArgs& args, int head, int w
   }
 }
 
-// o = phi(q) S~_i over phi(q) z~_i (Eq. 4). `mix` runs while the first queries are on their way.
-template <typename F, typename Mix>
+// shared_position: phi(q) z of every query with its own block. The warp that made a summary reads
+// it here, before it is mixed; q is read once more for the read-out, by then from L2.
+template <typename F>
+__device__ __forceinline__ void fused_products(const FusedArgs& args, int batch, int head, int warp,
+                                               int warps, const int* offsets, bf16* tiles,
+                                               const bf16* summaries, float* products) {
+  const int lane = threadIdx.x;
+  const bf16* q = args.q.head<const bf16>(batch, head);
+  TileWalk<F> loads(args.q_table, args.q_blocks, args.q_tokens, warp, warps), work = loads;
+  int loaded = 0;
+  const auto start = [&] {
+    if (!loads.done()) {
+      F::load(tiles + loaded++ % kFusedTiles * F::kTile, q, args.q,
+              typename F::Rows(offsets, loads.at, loads.first), args.dk);
+      loads.next();
+    }
+    ptx::copy_commit();
+  };
+#pragma unroll
+  for (int i = 0; i < kFusedTiles - 1; ++i) start();
+  for (int step = 0; !work.done(); work.next(), ++step) {
+    ptx::copy_wait<kFusedTiles - 2>();
+    bf16* tile = tiles + step % kFusedTiles * F::kTile;
+    F::map(tile, args.map, work.rows(), args.dk);
+    __syncwarp();
+    start();
+    float acc[4] = {};
+    F::multiply_sums(acc, tile, summaries + work.block * F::kSummary);
+    if (lane % 4 == 0) {
+      float* to = products + work.block * kFusedPositions + work.first + lane / 4;
+      to[0] = acc[0];
+      to[8] = acc[2];
+    }
+  }
+  ptx::copy_wait<0>();
+  __syncwarp();
+}
+
+// The row factors from the products of all blocks.
+__device__ __forceinline__ void fused_factors(const FusedArgs& args, const float* products,
+                                              float* factors) {
+  const int thread = static_cast<int>(threadIdx.y * 32 + threadIdx.x);
+  const int threads = static_cast<int>(blockDim.y * 32);
+  for (int n = thread; n < args.q_blocks * kFusedPositions; n += threads) {
+    const float* m = args.mixing + n / kFusedPositions * args.mixing_row_stride;
+    float sum = 0.f;
+#pragma unroll 8
+    for (int j = 0; j < args.k_blocks; ++j) {
+      sum = fmaf(__ldg(m + j), products[j * kFusedPositions + n % kFusedPositions], sum);
+    }
+    const float total = args.scale * sum + args.eps;
+    factors[n] = total == 0.f ? 0.f : args.scale / total;
+  }
+}
+
+// o = phi(q) S~_i over phi(q) z~_i (Eq. 4), or times the given factors. `mix` runs while the first
+// queries are on their way.
+template <typename F, bool kProducts, typename Mix>
 __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, int head, int warp,
                                               int warps, const int* offsets, bf16* tiles,
-                                              const bf16* summaries, Mix&& mix) {
+                                              const bf16* summaries, const float* factors,
+                                              Mix&& mix) {
   const int lane = threadIdx.x;
   const bf16* q = args.q.head<const bf16>(batch, head);
   bf16* o = args.o.head<bf16>(batch, head);
@@ -157,10 +214,26 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
     F::map(tile, args.map, work.rows(), args.dk);
     __syncwarp();
     start();  // into the tile of the step before, which is written out
+    float factor[2] = {args.scale, args.scale};
+    if constexpr (kProducts) {
+      const float* from = factors + work.block * kFusedPositions + work.first + lane / 4;
+      factor[0] = from[0];
+      factor[1] = from[8];
+    } else if (args.factor != nullptr) {
+      const float* of_head = args.factor +
+                             static_cast<std::int64_t>(batch * args.heads + head) * args.row_stride;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = lane / 4 + half * 8, position = work.first + row;
+        const int token = F::kIsRegular       ? work.at.first + offsets[position]
+                          : row < work.rows() ? work.at.token(position)
+                                              : work.at.first;
+        factor[half] = __ldg(of_head + token);
+      }
+    }
     float acc[F::D / 8 + 1][4] = {};
     F::multiply(acc, tile, summaries + work.block * F::kSummary);
-    float factor[2] = {args.scale, args.scale};
-    if (args.normalize) {
+    if (!kProducts && args.normalize) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float den = __shfl_sync(0xffffffffu, acc[F::D / 8][2 * half], lane & ~3);
@@ -180,7 +253,7 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
 }
 
 // A thread block takes every gridDim-th (batch entry, head); one warp per row of threads.
-template <typename F>
+template <typename F, bool kProducts = false>
 __global__ void __launch_bounds__(F::kThreads, 1)
     fused_forward(const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -190,6 +263,8 @@ __global__ void __launch_bounds__(F::kThreads, 1)
   bf16* tiles = all_tiles + warp * kFusedTiles * F::kTile;
   int* k_offsets = reinterpret_cast<int*>(all_tiles + warps * kFusedTiles * F::kTile);
   int* q_offsets = k_offsets + (F::kIsRegular ? args.k_tokens : 0);
+  float* products = reinterpret_cast<float*>(q_offsets + args.q_tokens);
+  float* factors = products + F::MB * 16 * kFusedPositions;
 
   if constexpr (F::kIsRegular) {
     for (int i = warp * 32 + threadIdx.x; i < args.k_tokens; i += warps * 32) {
@@ -210,11 +285,16 @@ __global__ void __launch_bounds__(F::kThreads, 1)
     }
     ptx::copy_wait<0>();
     __syncwarp();
-    fused_readout<F>(args, batch, head, warp, warps, q_offsets, tiles, summaries, [&] {
-      __syncthreads();
-      fused_mix<F>(args, head, warp, warps, summaries);
-      __syncthreads();
-    });
+    if constexpr (kProducts) {
+      fused_products<F>(args, batch, head, warp, warps, q_offsets, tiles, summaries, products);
+    }
+    fused_readout<F, kProducts>(args, batch, head, warp, warps, q_offsets, tiles, summaries,
+                                factors, [&] {
+                                  __syncthreads();
+                                  if constexpr (kProducts) fused_factors(args, products, factors);
+                                  fused_mix<F>(args, head, warp, warps, summaries);
+                                  __syncthreads();
+                                });
   }
 }
 

@@ -168,6 +168,19 @@ struct Fused {
     }
   }
 
+  // acc[0] and acc[2] = q z, in the lanes 0, 4, ..., 28.
+  static __device__ __forceinline__ void multiply_sums(float (&acc)[4], const bf16* q_tile,
+                                                       const bf16* summary) {
+    const int lane = threadIdx.x;
+#pragma unroll
+    for (int step = 0; step < D; step += 16) {
+      std::uint32_t q[4], z[2];
+      ptx::load_matrix(q, q_tile + lane % 16 * kLd + lane / 16 * 8 + step);
+      ptx::load_matrix_pair_transposed(z, summary + (step + lane % 16) * kLd + D);
+      ptx::mma_bf16(acc, q, z[0], z[1]);
+    }
+  }
+
   // 16 rows of sums, rounded, the column past D included.
   static __device__ __forceinline__ void store_rows(bf16* rows, const float (&acc)[D / 8 + 1][4]) {
     const int lane = threadIdx.x;
