@@ -378,8 +378,8 @@ __global__ void __launch_bounds__(kThreads + 32 * kMixWarps, 2)
     const int warp = static_cast<int>(threadIdx.x) / 32 - kThreads / 32;
     float* behind = reinterpret_cast<float*>(shared) +
                     step_floats(call.step.key, call.step.columns);
-    mix_share(call.mix, call.mixtures, static_cast<int>(blockIdx.x) * kMixWarps + warp,
-              static_cast<int>(gridDim.x) * kMixWarps, reinterpret_cast<MixMemory*>(behind)[warp]);
+    mix_pieces(call.mix, call.mixtures, static_cast<int>(blockIdx.x) * kMixWarps + warp,
+               static_cast<int>(gridDim.x) * kMixWarps, reinterpret_cast<MixMemory*>(behind)[warp]);
   } else {
     step<E>(call.step, static_cast<int>(blockIdx.x), reinterpret_cast<float*>(shared));
   }

@@ -23,14 +23,15 @@ __device__ __forceinline__ void with_lane_width(int width, F&& f) {
   else f(std::integral_constant<int, 8>());
 }
 
-// phi of one row, rounded as the tiles round it.
+// phi of one row; rounded as the tiles round it where the numerator reads the same row, so that the
+// two cancel. Separate rows meet no tile.
 template <typename T, int W>
-__device__ __forceinline__ void load_features(LaneRow<W>& x, const T* row, const Map& map,
-                                              int width) {
+__device__ __forceinline__ void load_features(LaneRow<W>& x, const T* row, const LinearArgs& args) {
 #pragma unroll
   for (int j = 0; j < W; ++j) {
     const int c = static_cast<int>(threadIdx.x) % 32 + j * 32;
-    x[j] = c < width ? to_float(from_float<T>(feature(map, to_float(row[c])))) : 0.f;
+    x[j] = c < args.dk ? feature(args.map, to_float(row[c])) : 0.f;
+    if (args.has_rows) x[j] = to_float(from_float<T>(x[j]));
   }
 }
 template <int W>
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kDenThreads) key_sums(const LinearArgs args) {
 #pragma unroll 4
     for (int p = static_cast<int>(threadIdx.x) / 32; p < block.count; p += kDenWarps) {
       float x[W];
-      load_features<T, W>(x, k + block.token(p) * args.k_den.token_stride, args.map, args.dk);
+      load_features<T, W>(x, k + block.token(p) * args.k_den.token_stride, args);
 #pragma unroll
       for (int j = 0; j < W; ++j) sums[j] += x[j];
     }
@@ -114,9 +115,9 @@ __global__ void __launch_bounds__(kDenThreads) row_products(const LinearArgs arg
       for (int i = 0; i < kDenBatch; ++i) {
         const int p = min(first + i * step, block.count - 1);  // the last again and again
         const std::int64_t token = block.token(p);
-        load_features<T, W>(x[i], q + token * args.q_den.token_stride, args.map, args.dk);
+        load_features<T, W>(x[i], q + token * args.q_den.token_stride, args);
         if (args.causal) {
-          load_features<T, W>(y[i], k + token * args.k_den.token_stride, args.map, args.dk);
+          load_features<T, W>(y[i], k + token * args.k_den.token_stride, args);
         }
       }
 #pragma unroll
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const Line
   for (int p = first; p < block.count; p += step) {
     const std::int64_t token = block.token(p), at = summary * args.slots + block.slot(p);
     const float e = args.row_e[at];
-    load_features<T, kWide>(x, q + token * args.q_den.token_stride, args.map, args.dk);
+    load_features<T, kWide>(x, q + token * args.q_den.token_stride, args);
     float gradient[kWide];
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_q(const Line
     if (args.causal) {
       const float dden = args.row_dden[at];
       diagonal += dden * args.row_intra[at];
-      load_features<T, kWide>(y, k + token * args.k_den.token_stride, args.map, args.dk);
+      load_features<T, kWide>(y, k + token * args.k_den.token_stride, args);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         running[j] += y[j];
@@ -286,11 +287,11 @@ __global__ void __launch_bounds__(kDenThreads) denominator_backward_k(const Line
     const std::int64_t token = block.token(p);
     if (args.causal) {
       const float c = weight * args.row_dden[summary * args.slots + block.slot(p)];
-      load_features<T, kWide>(y, q + token * args.q_den.token_stride, args.map, args.dk);
+      load_features<T, kWide>(y, q + token * args.q_den.token_stride, args);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) gradient[j] += c * y[j];
     }
-    load_features<T, kWide>(x, k + token * args.k_den.token_stride, args.map, args.dk);
+    load_features<T, kWide>(x, k + token * args.k_den.token_stride, args);
     store_gradient<T, kWide>(d_k + token * args.d_k_den.token_stride, x, gradient, args.map,
                              args.dk);
   }
