@@ -419,7 +419,12 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
                       : problem.dtype == DType::bf16 ? 2.5e12
                                                      : 0.8e12;
   constexpr double kLaunch = 3e-6;
-  return (linear_cost(problem).forward_bytes + summaries) / rate +
+  // Denominators that are not one dot product of the query at hand read q once more.
+  const double rows = plan.given ? static_cast<double>(problem.batch * problem.heads *
+                                                       problem.layout.tokens() * problem.dk) *
+                                       static_cast<double>(size_of(problem.dtype))
+                                 : 0;
+  return (linear_cost(problem).forward_bytes + summaries + rows) / rate +
          kLaunch * static_cast<double>(4 * plan.groups() + (plan.given ? 3 : 0));
 }
 
