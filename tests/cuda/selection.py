@@ -1,6 +1,7 @@
 """The cases: sizes at every tile edge, every form and memory layout. Small ones on the CPU."""
 
 import dataclasses
+import functools
 
 import torch
 
@@ -245,6 +246,32 @@ def slabs():
     ]
 
 
+def causal():
+    """Causal without a normaliser in blocks of whole tiles (cuda.causal): ragged ends, an odd number
+    of row tiles, blocks of several tiles, widths below the compiled ones, several groups of heads in
+    the backward, more work than thread blocks, tensors that the copy engine cannot address."""
+    line = functools.partial(Case, mask="causal", normalizer="none", feature_map="relu")
+    wide = functools.partial(line, dk=128, dv=256, scale=128**-0.5)
+    return [
+        wide(sequence(50, block=64)),
+        wide(sequence(64, block=64)),
+        wide(sequence(100, block=64), feature_map="identity"),
+        wide(sequence(321, block=64), feature_map="elu1", heads=3),
+        wide(sequence(700, block=64), batch=7, heads=5, feature_map="relu_eps"),
+        wide(sequence(2048, block=64), batch=3, heads=4),
+        wide(sequence(640, block=64), strides="misaligned"),
+        wide(sequence(640, block=64), strides="heads_first"),
+        wide(sequence(640, block=64), per_head=True, heads=3),
+        wide(sequence(2500, block=64), batch=1),
+        line(sequence(1000, block=128), dk=128, dv=192, scale=0.125),
+        line(sequence(900, block=256), dk=128, feature_map="elu1", scale=0.1),
+        line(sequence(300, block=512), dk=128, feature_map="identity", scale=0.1),
+        line(sequence(333, block=64), dk=96, dv=200, feature_map="relu_eps", scale=0.1),
+        line(sequence(1000, block=64), strides="fused", scale=0.125, batch=5),
+        line(sequence(500, block=64), dk=40, dv=56, feature_map="elu1", scale=0.125),
+    ]
+
+
 def unique(cases):
     return list(dict.fromkeys(cases))
 
@@ -256,7 +283,8 @@ def small(case):
 
 
 ALL = unique(tile_edges() + widths() + layouts() + forms() + precisions() + memory() + batches() +
-             whole_heads() + boxes() + short_sequences() + shared_rows() + tiles() + slabs())
+             whole_heads() + boxes() + short_sequences() + shared_rows() + tiles() + slabs() +
+             causal())
 REPEATED = [
     Case(grid((14, 14), block=(4, 4)), heads=3),
     Case(sequence(200, block=64), mask="causal", normalizer="none", dk=128),
@@ -269,6 +297,8 @@ REPEATED = [
     Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
     Case(grid((80, 96), block=(16, 16)), batch=19, heads=3, dk=64),
     Case(grid((14, 12, 10), block=(7, 6, 5)), batch=40, heads=4, dk=128, strides="fused"),
+    Case(sequence(1000, block=64), batch=5, heads=4, dk=128, dv=256, mask="causal",
+         normalizer="none", feature_map="relu"),
     # Many heads a thread block: buffers that are freed too early show here, and hardly elsewhere.
     Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=72, strides="fused"),
 ]

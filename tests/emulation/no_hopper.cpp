@@ -1,4 +1,5 @@
 // The emulator has no copy engine: the portable kernels serve every problem.
+#include "mhla/cuda/causal.h"
 #include "mhla/cuda/sm90/linear_launch.h"
 
 namespace mhla::cuda::sm90 {
@@ -19,3 +20,13 @@ void TileCall::backward_q(const TileGroup&, const void*, void*, Stream) const {}
 void TileCall::backward_kv(const TileGroup&, const void*, Stream) const {}
 
 }  // namespace mhla::cuda::sm90
+
+namespace mhla::cuda {
+
+CausalBackward::CausalBackward(const Problem&, const BackwardInputs&, const BackwardOutputs&,
+                               const Summaries&) {}
+int CausalBackward::run(const LinearArgs&, const PairMixArgs&, unsigned*, Stream) const {
+  return 0;
+}
+
+}  // namespace mhla::cuda

@@ -7,6 +7,7 @@ namespace mhla::cuda {
 
 const Implementation& linear_implementation();
 const Implementation& tf32_implementation();  // the same for f32 inputs through TF32
+const Implementation& causal_implementation();
 const Implementation& dense_implementation();
 const Implementation& fused_implementation();
 

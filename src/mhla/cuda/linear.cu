@@ -3,6 +3,7 @@
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
+#include "mhla/cuda/causal.h"
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/linear_plan.h"
 
@@ -48,6 +49,10 @@ class Call {
     args_.d_mixed = at(at_.d_mixed);
     // dS takes the place of S~, or of S where S~ is still wanted.
     args_.d_summaries = at(plan_.whole_blocks ? at_.summaries : at_.mixed);
+    if (backward && plan_.pair_mixing) {
+      args_.mixed = at(at_.summaries);
+      args_.d_summaries = at(at_.d_mixed);
+    }
     args_.carry = floats(at_.carry);
     args_.rows = plan_.given ? Rows::given : plan_.normalized ? Rows::dot : Rows::constant;
     args_.has_rows = plan_.normalized && !plan_.separate;
@@ -81,11 +86,27 @@ class Call {
     use_tiles_ = !plan_.given && tiles_.take(inputs, outputs);
   }
 
+  // The causal backward in one kernel, where there is one for these tensors.
+  bool run_causal(const BackwardInputs& inputs, const BackwardOutputs& outputs) {
+    if (!plan_.pair_mixing) return false;
+    const CausalBackward whole(problem_, inputs, outputs,
+                               {.first = at(at_.summaries),
+                                .second = at(at_.d_mixed),
+                                .slots = static_cast<int>(plan_.group_pairs()),
+                                .dk = plan_.kernels->dk,
+                                .dv_tile = plan_.kernels->dv});
+    sums_ = whole.run(args_, pair_mix_args(outputs.d_mixing.defined()),
+                      static_cast<unsigned*>(at(at_.counters)), stream_);
+    return sums_ > 0;
+  }
+
   void prepare_weights(const TensorView& mixing) {
     mixing_ = mixing;
     const sm90::SlabKernels* slabs = plan_.slabs.kernels;
     const bool needs_vectors = plan_.normalized && !plan_.sums_inside;
-    if (slabs != nullptr && slabs->blocks <= sm90::kUnpreparedSlabs && !needs_vectors) return;
+    if (slabs != nullptr && !plan_.pair_mixing && slabs->blocks <= sm90::kUnpreparedSlabs &&
+        !needs_vectors)
+      return;
     const int rank = mixing.rank;
     start(plan_.types->prepare_weights,
           {.x = std::min<std::int64_t>(1024, static_cast<std::int64_t>(plan_.matrices) *
@@ -124,12 +145,13 @@ class Call {
   }
 
   // S, z, S~ and z~ of a group; denominators where they have kernels of their own.
-  void summarize() {
+  void summarize(bool backward = false) {
     LinearArgs args = args_;
     if (plan_.separate) args.z = nullptr;
     if (use_tiles_) tiles_.summaries(tile_group(), at(at_.summaries), args.z, stream_);
     else by_block(plan_.kernels->summaries, args, plan_.k_blocks, plan_.dv_tiles);
     if (plan_.separate) by_row_kernel(plan_.types->key_sums, plan_.k_blocks);
+    if (backward && plan_.pair_mixing) return;  // S~ is made with dS
     mix(false, at_.summaries, at_.mixed);
     if (plan_.normalized && !plan_.shared && !plan_.sums_inside) {
       mix_vectors(false, at_.z, at_.z_mixed, plan_.kernels->dk);
@@ -174,8 +196,12 @@ class Call {
       args.summaries = args_.d_mixed;
       args.summary_scale = args_.scale;
       by_block(kernels.summaries, args, plan_.q_blocks, plan_.dv_tiles);
-      if (weights) weight_gradient();
-      mix(true, at_.d_mixed, at_.summaries);
+      if (plan_.pair_mixing) {
+        mix_pair(weights);
+      } else {
+        if (weights) weight_gradient();
+        mix(true, at_.d_mixed, at_.summaries);
+      }
       return by_block(kernels.packed_backward_block, args_, plan_.q_blocks, 1);
     }
     if (plan_.given && plan_.shared) {
@@ -211,7 +237,9 @@ class Call {
     start(reduce_gradient_kernel(), {.x = blocks}, 32 * shares, 0, stream_,
           ReduceArgs{.partial = floats(at_.partial),
                      .partial_stride = partial_stride(),
-                     .splits = problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums()) : 0,
+                     .splits = sums_ > 0            ? sums_
+                               : problem_.batch > 0 ? static_cast<int>(plan_.slots_of_sums())
+                                                    : 0,
                      .shares = shares,
                      .rows_padded = plan_.gradient_rows,
                      .cols_padded = plan_.gradient_cols,
@@ -314,6 +342,28 @@ class Call {
     start(kernel.entry, {.x = std::min<std::int64_t>(args.task_count, kResidentGrid)},
           kMixThreadsOfKernels, kernel.bytes, stream_, args);
   }
+  PairMixArgs pair_mix_args(bool weights) const {
+    return {.weights = static_cast<const bf16*>(at(at_.weights)),
+            .weights_ld = plan_.cols_padded,
+            .summaries = static_cast<bf16*>(at(at_.summaries)),
+            .gradients = static_cast<bf16*>(at(at_.d_mixed)),
+            .pairs = static_cast<int>(pairs()),
+            .blocks = plan_.q_blocks,
+            .entries = plan_.entries,
+            .slots = static_cast<int>(plan_.group_pairs()),
+            .backwards = false,
+            .partial = weights ? floats(at_.partial) : nullptr,
+            .partial_stride = partial_stride(),
+            .partial_ld = plan_.gradient_cols,
+            .add = false};
+  }
+  void mix_pair(bool weights) {
+    const PairMixKernel& kernel = pair_mix_kernel();
+    PairMixArgs args = pair_mix_args(weights);
+    args.backwards = true;
+    args.add = group_ > 0;
+    start(kernel.entry, {.x = plan_.splits}, kernel.threads, kernel.bytes, stream_, args);
+  }
   void mix_vectors(bool transposed, std::size_t in, std::size_t out, int entries) {
     MixArgs args = mix_args(transposed, in, out, entries);
     args.weights = at(at_.weights_f32);
@@ -388,6 +438,7 @@ class Call {
   TensorView mixing_;
   sm90::TileCall tiles_;
   bool use_tiles_ = false;
+  int sums_ = 0;  // partial sums of the weights' gradient that the one causal kernel left
   std::int64_t group_ = 0, batch_group_ = 0, batch_ = 0;
 };
 
@@ -468,6 +519,10 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   for (const MixKernel* kernel : {plan.mix, plan.mix_transposed}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
   }
+  if (plan.pair_mixing) {
+    const PairMixKernel& kernel = pair_mix_kernel();
+    allow_shared(reinterpret_cast<const void*>(kernel.entry), kernel.bytes);
+  }
   allow_shared(reinterpret_cast<const void*>(plan.weight_gradient->entry),
                plan.weight_gradient->bytes);
   sm90::allow_tiles(plan.tiles);
@@ -516,10 +571,12 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
   const bool weights = outputs.d_mixing.defined();
   call.try_tiles(inputs, outputs);
   call.prepare_weights(inputs.mixing);
-  call.for_each_group([&] {
-    call.summarize();
-    call.go_back(weights);
-  });
+  if (!call.run_causal(inputs, outputs)) {
+    call.for_each_group([&] {
+      call.summarize(true);
+      call.go_back(weights);
+    });
+  }
   if (weights) call.reduce_weights(outputs.d_mixing);
 }
 
@@ -528,6 +585,8 @@ std::string kernels(const Problem& problem) {
   const LinearPlan plan = linear_plan(problem, kTf32);
   std::string text = plan.tiles.kernels != nullptr
                          ? "tiles of Hopper's copy engine where tensors allow (tile_*)"
+                     : plan.pair_mixing   ? "whole causal blocks (packed_*_block), on Hopper their "
+                                            "backward in one kernel (causal_chain)"
                      : plan.whole_blocks  ? "whole causal blocks (packed_*_block)"
                      : plan.packed_causal ? "causal blocks of one tile (packed_*_causal)"
                      : problem.dtype == DType::bf16 && plan.packed_backward

@@ -111,6 +111,9 @@ std::vector<MixTask> mix_tasks(const BlockLayout& out, const BlockLayout& in, in
 // Summaries of one group of pairs, in bytes: bounds the workspace. Groups that fit the L2 cache
 // were slower (docs/kernels/linear.md).
 constexpr std::int64_t kGroupBytes = std::int64_t{1} << 30;
+// S of the pairs that the one causal kernel holds at once; with their dS~ they stay in the L2
+// cache.
+constexpr std::int64_t kPairGroupBytes = std::int64_t{17} << 20;
 // Thread blocks that keep every multiprocessor of a large GPU busy.
 constexpr std::int64_t kManyBlocks = 528;
 
@@ -126,8 +129,9 @@ int slabs_per_block(const LinearPlan& plan, const MixKernel& kernel, std::int64_
 void choose_groups(const Problem& problem, LinearPlan& plan) {
   const std::int64_t pair_bytes = static_cast<std::int64_t>(plan.k_blocks) * plan.entries *
                                   plan.types->summary_size;
-  const std::int64_t pairs = std::max<std::int64_t>(
-      1, kGroupBytes / std::max<std::int64_t>(pair_bytes, 1));
+  const std::int64_t most = plan.pair_mixing ? kPairGroupBytes : kGroupBytes;
+  const std::int64_t pairs = std::max<std::int64_t>(1,
+                                                    most / std::max<std::int64_t>(pair_bytes, 1));
   if (pairs >= problem.heads) {
     plan.group_heads = static_cast<int>(problem.heads);
     plan.group_batch = static_cast<int>(std::clamp<std::int64_t>(
@@ -172,6 +176,9 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
                       plan.kernels->packed_backward_block.entry != nullptr &&
                       fits(plan.kernels->packed_readout_block, problem.device.index) &&
                       fits(plan.kernels->packed_backward_block, problem.device.index);
+  plan.pair_mixing = plan.whole_blocks && plan.matrices == 1 && q.sequences().size() == 1 &&
+                     plan.rows <= pair_mix_kernel().blocks &&
+                     pair_mix_kernel().bytes <= shared_memory(problem.device.index);
   plan.sums_inside = packed && plan.normalized && !plan.given;
   plan.row_dots = plan.given && problem.dtype != DType::f32;
   plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
@@ -232,6 +239,7 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
     plan.gradient_rows = plan.gradient_cols = plan.weight_gradient->tile;
     plan.splits = kResidentGrid;
   }
+  if (plan.pair_mixing) plan.splits = kResidentGrid;
   return plan;
 }
 
@@ -295,7 +303,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   w.weights_f32 = take(true, weights, 4);
   w.diagonal = take(true, static_cast<std::int64_t>(plan.matrices) * plan.rows_padded, 4);
   w.summaries = take(true, k_blocks * plan.entries, size);
-  w.mixed = take(true, most_blocks * plan.entries, size);
+  w.mixed = take(!(backward && plan.pair_mixing), most_blocks * plan.entries, size);
   w.d_mixed = take(backward, q_blocks * plan.entries, size);
   w.carry = take(carries, q_blocks * plan.dv_tiles * plan.kernels->carry_floats, 4);
   w.z = take(norm, k_blocks * dk, 4);
@@ -314,6 +322,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
                           4);
   w.partial = take(
       backward, plan.slots_of_sums() * plan.matrices * plan.gradient_rows * plan.gradient_cols, 4);
+  w.counters = take(backward && plan.pair_mixing, 3 * problem.batch * problem.heads, 4);
   w.bytes = end;
   return w;
 }

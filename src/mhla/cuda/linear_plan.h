@@ -42,6 +42,7 @@ struct LinearPlan {
   bool packed_backward = false;  // the kernels for bf16 and one dv tile
   bool packed_causal = false;    // the kernels for bf16 and blocks of one row tile
   bool whole_blocks = false;     // and no normaliser: the kernels for a whole block
+  bool pair_mixing = false;      // and few blocks: S and dS~ are mixed at once, in place
   bool sums_inside = false;      // key sums are entries of the summaries
   bool row_dots = false;         // the backward takes d_o . o from a read-out of its own
   int row_tiles = 1;             // of the longest block
@@ -58,6 +59,7 @@ struct LinearPlan {
   int gradient_rows = 0, gradient_cols = 0;  // padded to tiles
   int splits = 1, vector_splits = 0;
   std::int64_t slots_of_sums() const {
+    if (pair_mixing) return splits;  // groups add to what those before them left
     return (matrices > 1 ? batch_groups : groups()) * (splits + vector_splits);
   }
 };
@@ -77,7 +79,7 @@ struct LinearWorkspace {
   std::size_t summaries, mixed, d_mixed, carry;
   std::size_t z, z_mixed, dz_read, dz;
   std::size_t row_base, row_intra, row_mixed, row_inv, row_dden, row_e, row_dots;
-  std::size_t diagonal_terms, partial;
+  std::size_t diagonal_terms, partial, counters;
   std::size_t bytes;
 };
 LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan, bool backward);

@@ -56,6 +56,14 @@ struct ResidentKernels {
 };
 const ResidentKernels* resident_kernels(int blocks);  // null: there is none
 
+// Mixing of S and dS~ at once; bf16, causal, up to `blocks` blocks.
+struct PairMixKernel {
+  Kernel<PairMixArgs> entry;
+  int blocks, entries;  // most blocks; entries of a tile
+  int threads, bytes;
+};
+const PairMixKernel& pair_mix_kernel();
+
 inline constexpr int kMixKernels = 5, kWeightGradientKernels = 4;
 
 // What depends on the input type only.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "mhla/cuda/device/types.cuh"
+
 namespace mhla::cuda {
 
 // Some rows of one sequence's mixing product: out[row] = sum of weight(row, col) in[col].
@@ -54,6 +56,20 @@ struct WeightGradientArgs {
   int rows_padded, cols_padded;
   int matrix_first;  // first matrix of the launch
   int tiles_n;       // tiles across the columns that are used
+};
+
+// Both directions of the mixing and the gradient of the weights at once, in place.
+struct PairMixArgs {
+  const bf16* weights;  // [padded rows][padded cols], zero on and above the diagonal
+  int weights_ld;
+  bf16 *summaries, *gradients;  // [pair][blocks][entries]: S to S~, dS~ to dS
+  int pairs, blocks, entries;
+  int slots;                    // pair p lies in slot p % slots of the arrays
+  bool backwards;               // from the last pair to the first
+  float* partial;               // [thread block][padded rows][padded cols], or null
+  std::int64_t partial_stride;  // between thread blocks
+  int partial_ld;
+  bool add;  // to the sums of the pairs before
 };
 
 struct PrepareArgs {

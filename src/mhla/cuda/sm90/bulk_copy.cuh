@@ -38,6 +38,18 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
+// The same for data that is not wanted in the L2 cache for long.
+__device__ __forceinline__ void copy_box_once(std::uint32_t to, const CUtensorMap& map,
+                                              const BoxStart& start, std::uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}\n" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(start.column), "r"(start.token), "r"(start.head),
+      "r"(start.batch)
+      : "memory");
+}
+
 // One thread copies a box from shared memory, less what lies outside of the tensor.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, const BoxStart& start,
                                           std::uint32_t from) {
@@ -53,6 +65,16 @@ __device__ __forceinline__ void store_commit() {
 // Waits until what this thread stores has been read from shared memory.
 __device__ __forceinline__ void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
+// Waits until what this thread stores is in memory.
+__device__ __forceinline__ void store_wait_all() {
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+}
+
+// The same for all but the last group that this thread committed.
+__device__ __forceinline__ void store_wait_before() {
+  asm volatile("cp.async.bulk.wait_group 1;\n" ::: "memory");
 }
 
 // A tile of kColumns columns as the engine writes it: a row of 128, 64 or 16 bytes for every token.

@@ -1,0 +1,138 @@
+// The implementation "cuda.causal": causal without a normaliser, scores in tiles on Hopper, for
+// heads whose summaries are large beside their tokens. Tensors that the copy engine cannot read,
+// and the backward, are served by "cuda.linear".
+#include <algorithm>
+#include <cstdint>
+
+#include "mhla/core/cost.h"
+#include "mhla/cuda/arguments.h"
+#include "mhla/cuda/causal.h"
+#include "mhla/cuda/implementations.h"
+#include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm90/causal_args.h"
+#include "mhla/cuda/sm90/tensor_map.h"
+
+namespace mhla::cuda {
+namespace {
+
+using namespace sm90;
+
+struct Prepared {
+  int processors = 1;
+  PlanData linear;
+};
+
+std::optional<std::string> refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (problem.dtype != DType::bf16) return "bf16 only";
+  if (problem.mask != Mask::causal) return "mask causal only";
+  if (problem.normalizer != Normalizer::none) return "normalizer none only";
+  if (problem.layout_k) return "queries and keys share their layout";
+  if (causal_widths(problem.dk, problem.dv).dk == 0) return "dk is at most 128 and dv 256";
+  if (block_tiles(problem.layout) == 0) return "one sequence in blocks of a multiple of 64 tokens";
+  if (problem.layout.tokens() > 0x3fffffff ||
+      problem.batch * problem.heads * ((problem.layout.tokens() + 127) / 128) > 0x3fffffff) {
+    return "token and tile numbers are 32 bits wide";
+  }
+  int major = 0;  // stays 0 without a driver: the plan's prepare step then says so
+  const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                                    problem.device.index);
+  if (status == cudaSuccess && major != 9) return "needs compute capability 9.0";
+  return linear_implementation().refuses(problem);
+}
+
+// Products of the tiles that are seen over the rate measured on an H200 (docs/kernels/causal.md),
+// on as many multiprocessors as have work.
+double predict_seconds(const Problem& problem, const PlanOptions&) {
+  constexpr double kRate = 630e12, kProcessors = 132, kLaunch = 4e-6;
+  const CausalWidths widths = causal_widths(problem.dk, problem.dv);
+  const double tiles = static_cast<double>((problem.layout.tokens() + kTile - 1) / kTile);
+  const double heads = static_cast<double>(problem.batch * problem.heads);
+  const double flops = heads * tiles * (tiles + 2) / 2 * 2.0 * kTile * kTile *
+                       static_cast<double>(widths.dk + widths.dv);
+  const double busy = std::min(1.0, heads * std::max(1.0, tiles / 4) / kProcessors);
+  return kLaunch + flops / kRate / busy;
+}
+
+std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
+  return linear_implementation().forward_workspace(problem, options);
+}
+std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
+  return linear_implementation().backward_workspace(problem, options);
+}
+
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  const DeviceGuard guard(problem.device.index);
+  int processors = 1;
+  check_call(
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
+      "cudaDeviceGetAttribute");
+  const Implementation& other = linear_implementation();
+  // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
+  std::shared_ptr<const void> other_prepared = other.prepare(problem);
+  PlanData linear{.problem = problem, .options = {}, .implementation = &other};
+  linear.prepared = std::move(other_prepared);
+  return std::make_shared<Prepared>(
+      Prepared{.processors = processors, .linear = std::move(linear)});
+}
+
+void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
+             const Workspace& workspace, Stream stream) {
+  const DeviceGuard guard(data.problem.device.index);
+  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const Problem& problem = data.problem;
+  CausalArgs args{};
+  constexpr int kColumns = 64, kStoredRows = 16;  // of a warp
+  const bool mapped = problem.batch * problem.heads > 0 &&
+                      make_tensor_map(args.q, inputs.q, kColumns, kTile) &&
+                      make_tensor_map(args.k, inputs.k, kColumns, kTile) &&
+                      make_tensor_map(args.v, inputs.v, kColumns, kTile) &&
+                      make_tensor_map(args.o, outputs.o, kColumns, kStoredRows);
+  if (!mapped) {
+    return prepared.linear.implementation->forward(prepared.linear, inputs, outputs, workspace,
+                                                   stream);
+  }
+  const TensorView& mixing = inputs.mixing;
+  args.tokens = static_cast<int>(problem.layout.tokens());
+  args.tiles = (args.tokens + kTile - 1) / kTile;
+  args.pairs = ((args.tiles + 1) / 2 + 1) / 2;
+  args.items = static_cast<int>(problem.batch * problem.heads) * args.pairs;
+  args.heads = static_cast<int>(problem.heads);
+  args.dk = static_cast<int>(problem.dk);
+  args.block_tiles = static_cast<int>(block_tiles(problem.layout));
+  args.feature = static_cast<Feature>(problem.feature_map);
+  args.scale = static_cast<float>(problem.scale);
+  args.mixing = static_cast<const float*>(mixing.data);
+  args.mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0;
+  args.mixing_row_stride = mixing.strides[mixing.rank - 2];
+  args.mixing_column_stride = mixing.strides[mixing.rank - 1];
+  launch_causal(causal_widths(problem.dk, problem.dv), std::min(args.items, prepared.processors),
+                args, stream);
+}
+
+void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
+              const Workspace& workspace, Stream stream) {
+  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  prepared.linear.implementation->backward(prepared.linear, inputs, outputs, workspace, stream);
+}
+
+std::string kernels(const Problem& problem) {
+  return "scores in tiles where tensors allow (causal_forward); backward by cuda.linear: " +
+         linear_implementation().kernels(problem);
+}
+
+constexpr Implementation kCausal{.name = "cuda.causal",
+                                 .refuses = refuses,
+                                 .predict_seconds = predict_seconds,
+                                 .forward_workspace = forward_workspace,
+                                 .backward_workspace = backward_workspace,
+                                 .forward = forward,
+                                 .backward = backward,
+                                 .prepare = prepare,
+                                 .kernels = kernels};
+
+}  // namespace
+
+const Implementation& causal_implementation() { return kCausal; }
+
+}  // namespace mhla::cuda

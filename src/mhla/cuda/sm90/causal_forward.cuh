@@ -1,0 +1,390 @@
+// Causal forward without a normaliser: o = tril(m * phi(q) phi(k)^T) v, scores in registers.
+#pragma once
+
+#include "mhla/cuda/sm90/causal_tile.cuh"
+
+namespace mhla::cuda::sm90 {
+
+template <int DK, int DV>
+struct CausalShared {
+  static constexpr CausalPlan kPlan = causal_plan(DK, DV);
+  static constexpr int kKeyStages = kPlan.k_stages, kValueStages = kPlan.v_stages;
+  std::uint32_t base;
+
+  // Barriers: keys have landed, have passed the feature map, their buffer is free again; values
+  // have landed, are free; the same of q.
+  __device__ __forceinline__ std::uint32_t landed(int stage) const { return barrier(stage); }
+  __device__ __forceinline__ std::uint32_t full(int stage) const { return barrier(6 + stage); }
+  __device__ __forceinline__ std::uint32_t empty(int stage) const { return barrier(12 + stage); }
+  __device__ __forceinline__ std::uint32_t v_full(int stage) const { return barrier(18 + stage); }
+  __device__ __forceinline__ std::uint32_t v_empty(int stage) const { return barrier(24 + stage); }
+  __device__ __forceinline__ std::uint32_t q_full() const { return barrier(30); }
+  __device__ __forceinline__ std::uint32_t q_empty() const { return barrier(31); }
+  __device__ __forceinline__ std::uint32_t k(int stage) const {
+    return base + stage * kTile * DK * 2;
+  }
+  __device__ __forceinline__ std::uint32_t v(int stage) const {
+    return base + kPlan.v + stage * kTile * DV * 2;
+  }
+  __device__ __forceinline__ std::uint32_t q(int warpgroup) const {
+    return base + kPlan.q + warpgroup * kTile * DK * 2;
+  }
+
+  // By one thread.
+  __device__ __forceinline__ void init_barriers() const {
+    constexpr int kComputeWarps = 8;
+#pragma unroll
+    for (int i = 0; i < kKeyStages; ++i) {
+      barrier_init(landed(i), 1);
+      barrier_init(full(i), kCausalMapWarps);
+      barrier_init(empty(i), kComputeWarps);
+    }
+#pragma unroll
+    for (int i = 0; i < kValueStages; ++i) {
+      barrier_init(v_full(i), 1);
+      barrier_init(v_empty(i), kComputeWarps);
+    }
+    barrier_init(q_full(), 1);
+    barrier_init(q_empty(), kComputeWarps);
+    fence_barrier_init();
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t barrier(int i) const {
+    return base + kPlan.barriers + 8 * i;
+  }
+};
+
+// Row tiles of a thread block: the x-th from the end and the x-th of a head in turn, so that two
+// of them always see as many keys.
+struct CausalWork {
+  const CausalArgs& args;
+  int item, part = 0, number = 0;  // number: row tiles so far
+  int head, batch, rows;           // rows: row tile of 128 queries
+
+  __device__ __forceinline__ explicit CausalWork(const CausalArgs& a)
+      : args(a), item(static_cast<int>(blockIdx.x)) {
+    place();
+  }
+  __device__ __forceinline__ bool done() const { return item >= args.items; }
+  __device__ __forceinline__ void next() {
+    ++number;
+    const int other = item % args.pairs;
+    if (part == 0 && rows != other) {
+      part = 1;
+      rows = other;
+      return;
+    }
+    part = 0;
+    item += static_cast<int>(gridDim.x);
+    place();
+  }
+  // Key tiles that some of its queries see.
+  __device__ __forceinline__ int keys() const { return min(2 * rows + 2, args.tiles); }
+
+ private:
+  __device__ __forceinline__ void place() {
+    const int pair = item / args.pairs, all = (args.tiles + 1) / 2;
+    batch = pair / args.heads;
+    head = pair - batch * args.heads;
+    rows = all - 1 - item % args.pairs;
+  }
+};
+
+template <int DK, int DV>
+__device__ __forceinline__ void copy_causal(const CausalArgs& args,
+                                            const CausalShared<DK, DV>& shared) {
+  CausalRing<CausalShared<DK, DV>::kKeyStages> ring;
+  CausalRing<CausalShared<DK, DV>::kValueStages> v_ring;
+  for (CausalWork work(args); !work.done(); work.next()) {
+    barrier_wait(shared.q_empty(), work.number & 1 ^ 1);
+    arrive_and_expect(shared.q_full(), kCausalRows * DK * 2);
+#pragma unroll
+    for (int i = 0; i < 2 * DK / 64; ++i) {
+      copy_box(shared.q(0) + i * kBoxBytes, args.q,
+               {i % (DK / 64) * 64, work.rows * kCausalRows + i / (DK / 64) * kTile, work.head,
+                work.batch},
+               shared.q_full());
+    }
+    for (int tile = 0; tile < work.keys(); ++tile, ring.next(), v_ring.next()) {
+      const std::uint32_t landed = shared.landed(ring.stage), v_full = shared.v_full(v_ring.stage);
+      barrier_wait(shared.empty(ring.stage), ring.parity ^ 1);
+      arrive_and_expect(landed, kTile * DK * 2);
+#pragma unroll
+      for (int i = 0; i < DK / 64; ++i) {
+        copy_box(shared.k(ring.stage) + i * kBoxBytes, args.k,
+                 {i * 64, tile * kTile, work.head, work.batch}, landed);
+      }
+      barrier_wait(shared.v_empty(v_ring.stage), v_ring.parity ^ 1);
+      arrive_and_expect(v_full, kTile * DV * 2);
+#pragma unroll
+      for (int i = 0; i < DV / 64; ++i) {
+        copy_box(shared.v(v_ring.stage) + i * kBoxBytes, args.v,
+                 {i * 64, tile * kTile, work.head, work.batch}, v_full);
+      }
+    }
+  }
+}
+
+// NOTE: columns past dk become phi(0) too, and meet zeros of q.
+template <int DK, int DV, typename Map>
+__device__ __forceinline__ void map_causal(const CausalArgs& args,
+                                           const CausalShared<DK, DV>& shared, const Map& map) {
+  const int thread = static_cast<int>(threadIdx.x) - (kCausalThreads - 32 * kCausalMapWarps);
+  CausalRing<CausalShared<DK, DV>::kKeyStages> ring;
+  for (CausalWork work(args); !work.done(); work.next()) {
+    for (int tile = 0; tile < work.keys(); ++tile, ring.next()) {
+      barrier_wait(shared.landed(ring.stage), ring.parity);
+      map_rows<kTile * DK / 8>(shared.k(ring.stage), thread, map);
+      release_buffer(shared.full(ring.stage));
+    }
+  }
+}
+
+// phi(q) of 16 rows a warp, as operands of the products.
+template <int DK>
+struct CausalQueries {
+  std::uint32_t step[DK / 16][4];
+
+  __device__ __forceinline__ void map(Feature feature, int dk) {
+    if (feature == Feature::elu1) {
+      each([](std::uint32_t x, int) { return feature_pair<bf16, Feature::elu1>(x); });
+    } else if (feature != Feature::identity) {
+      const PairMap<bf16> phi(feature);
+      each([&](std::uint32_t x, int) { return phi(x); });
+    }
+    if (dk == DK) return;
+    each([&](std::uint32_t x, int i) {  // zero past dk, where the keys need not be
+      const int column = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+      return column + 1 < dk ? x : column < dk ? x & 0xffffu : 0u;
+    });
+  }
+
+ private:
+  template <typename Map>
+  __device__ __forceinline__ void each(Map map) {
+#pragma unroll
+    for (int i = 0; i < DK / 4; ++i) step[i / 4][i % 4] = map(step[i / 4][i % 4], i);
+  }
+};
+
+// What a warp holds: scores of 64 keys, and results.
+template <int DK, int DV>
+struct CausalTile {
+  float s[kTile / 2];
+  float o[DV / 2];
+  std::uint32_t p[kTile / 16][4];
+
+  // s = phi(q) phi(k)^T
+  __device__ __forceinline__ void issue_scores(const CausalQueries<DK>& q, std::uint32_t k) {
+    wgmma<bf16, kTile, false, false>(s, q.step[0], Box::columns_inner(k, 0));
+#pragma unroll
+    for (int i = 1; i < DK / 16; ++i) {
+      wgmma<bf16, kTile, false, true>(s, q.step[i],
+                                      Box::columns_inner(k + i / 4 * kBoxBytes, i % 4));
+    }
+  }
+  // o += p v
+  __device__ __forceinline__ void issue_outputs(std::uint32_t v) {
+#pragma unroll
+    for (int i = 0; i < kTile / 16; ++i) {
+      wgmma<bf16, DV, true, true>(o, p[i], tokens_of_boxes(v, i));
+    }
+  }
+  // p = w s, rounded; keys after the query are not seen when `diagonal`.
+  template <bool kDiagonal>
+  __device__ __forceinline__ void weigh(float w) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kTile / 4; ++i) {
+      const int column = i / 2 * 8 + lane % 4 * 2, r = row + i % 2 * 8;
+      float lo = s[2 * i] * w, hi = s[2 * i + 1] * w;
+      if constexpr (kDiagonal) {
+        if (column > r) lo = 0.f;
+        if (column + 1 > r) hi = 0.f;
+      }
+      p[i / 4][i % 4] = ptx::pack_bf16(lo, hi);
+    }
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < DV / 2; ++i) o[i] = 0.f;
+  }
+  // 16 rows a warp leave through its part of shared memory, 128 columns at a time.
+  __device__ __forceinline__ void store(const CausalArgs& args, std::uint32_t out,
+                                        BoxStart start) const {
+    constexpr int kWide = DV < 128 ? DV : 128, kBox = 16 * 128;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int first = 0; first < DV; first += kWide) {
+      if (lane == 0) store_wait_read();
+      __syncwarp();
+#pragma unroll
+      for (int g = 0; g < kWide / 8; g += 2) {
+        store_groups(out + g / 8 * kBox + Box::chunk(lane % 16, g % 8 + lane / 16),
+                     o + (first / 8 + g) * 4);
+      }
+      fence_async();
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll
+        for (int box = 0; box < kWide / 64; ++box) {
+          start.column = first + box * 64;
+          store_box(args.o, start, out + box * kBox);
+        }
+        store_commit();
+      }
+    }
+  }
+};
+
+// The mixing weights of a tile of queries with one tile of keys after another, times the scale.
+struct CausalWeights {
+  const float* at;
+  std::int64_t stride;
+  float scale;
+  int tiles, left;  // tiles of a block, and how many of them are to come
+
+  __device__ __forceinline__ CausalWeights(const CausalArgs& args, int head, int tile)
+      : at(args.mixing + head * args.mixing_head_stride +
+           tile / args.block_tiles * args.mixing_row_stride),
+        stride(args.mixing_column_stride),
+        scale(args.scale),
+        tiles(args.block_tiles),
+        left(args.block_tiles) {}
+  __device__ __forceinline__ float next() {
+    const float weight = __ldg(at) * scale;
+    if (--left == 0) left = tiles, at += stride;
+    return weight;
+  }
+};
+
+// Two warpgroups issue their products in turn: one rounds scores while those of the other run.
+struct CausalTurns {
+  int own, other;  // numbers of barriers
+
+  __device__ __forceinline__ explicit CausalTurns(int warpgroup)
+      : own(1 + warpgroup), other(2 - warpgroup) {
+    if (warpgroup == 1) pass();
+  }
+  __device__ __forceinline__ void wait() const { ptx::sync_warps(own, 256); }
+  __device__ __forceinline__ void pass() const {
+    asm volatile("bar.arrive %0, %1;\n" ::"r"(other), "r"(256) : "memory");
+  }
+};
+
+template <int DK, int DV>
+__device__ __forceinline__ void compute_causal(const CausalArgs& args,
+                                               const CausalShared<DK, DV>& shared) {
+  using Shared = CausalShared<DK, DV>;
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const std::uint32_t out = shared.base + Shared::kPlan.o + warp * 16 * (DV < 128 ? DV : 128) * 2;
+  CausalRing<Shared::kKeyStages> ring;
+  CausalRing<Shared::kValueStages> v_ring;
+  const auto wait_keys = [&] {
+    barrier_wait(shared.landed(ring.stage), ring.parity);
+    barrier_wait(shared.full(ring.stage), ring.parity);
+  };
+  const auto release_keys = [&] {
+    release_buffer(shared.empty(ring.stage));
+    ring.next();
+  };
+  const auto wait_values = [&] { barrier_wait(shared.v_full(v_ring.stage), v_ring.parity); };
+  const auto release_values = [&] {
+    release_buffer(shared.v_empty(v_ring.stage));
+    v_ring.next();
+  };
+  const CausalTurns turns(warpgroup);
+  for (CausalWork work(args); !work.done(); work.next()) {
+    const int tile = 2 * work.rows + warpgroup;  // of 64 queries
+    const int keys = tile < args.tiles ? tile + 1 : 0;
+    barrier_wait(shared.q_full(), work.number & 1);
+    if (keys == 0) release_buffer(shared.q_empty());
+    if (keys > 0) {
+      CausalWeights weights(args, work.head, tile);
+      CausalTile<DK, DV> t;
+      CausalQueries<DK> q;
+      load_factors(q.step, shared.q(warpgroup));
+      q.map(args.feature, args.dk);
+      float w = weights.next();
+      t.clear();
+
+      // Scores of the first keys
+      wait_keys();
+      wgmma_fence();
+      t.issue_scores(q, shared.k(ring.stage));
+      wgmma_commit();
+      wgmma_wait<0>();
+      release_keys();
+      release_buffer(shared.q_empty());  // NOTE: not before the products have used what was loaded
+
+      // Results of these keys beside the scores of the next
+      for (int key = 1; key < keys; ++key) {
+        t.template weigh<false>(w);
+        w = weights.next();
+        wait_values();
+        wait_keys();
+        turns.wait();
+        wgmma_fence();
+        t.issue_outputs(shared.v(v_ring.stage));
+        t.issue_scores(q, shared.k(ring.stage));
+        wgmma_commit();
+        turns.pass();
+        wgmma_wait<0>();
+        release_values();
+        release_keys();
+      }
+
+      // The diagonal
+      t.template weigh<true>(w);
+      wait_values();
+      turns.wait();
+      wgmma_fence();
+      t.issue_outputs(shared.v(v_ring.stage));
+      wgmma_commit();
+      turns.pass();
+      wgmma_wait<0>();
+      release_values();
+      t.store(args, out, {0, tile * kTile + warp % 4 * 16, work.head, work.batch});
+    }
+    // NOTE: as many turns as the other warpgroup.
+    for (int key = keys; key < work.keys(); ++key) {
+      turns.wait();
+      turns.pass();
+      wait_keys();
+      release_keys();
+      wait_values();
+      release_values();
+    }
+  }
+  if (warpgroup == 0) turns.wait();  // the last turn that was passed
+  if (lane == 0) store_wait_read();
+}
+
+template <int DK, int DV>
+__global__ void __launch_bounds__(kCausalThreads, 1)
+    causal_forward(const __grid_constant__ CausalArgs args) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const CausalShared<DK, DV> shared{ptx::shared_address(memory)};
+  if (threadIdx.x == 256) shared.init_barriers();
+  __syncthreads();
+  if (threadIdx.x >= 256) {
+    give_registers<kCausalLoaderRegisters>();
+    if (threadIdx.x >= 288) {
+      if (args.feature == Feature::elu1) {
+        map_causal(args, shared,
+                   [](std::uint32_t x) { return feature_pair<bf16, Feature::elu1>(x); });
+      } else {
+        map_causal(args, shared, PairMap<bf16>(args.feature));
+      }
+    } else if (threadIdx.x == 256) {
+      copy_causal(args, shared);
+    }
+    return;
+  }
+  take_registers<kCausalRegisters>();
+  compute_causal(args, shared);
+}
+
+}  // namespace mhla::cuda::sm90
