@@ -1,6 +1,6 @@
 // The implementation "cuda.causal": causal without a normaliser, scores in tiles on Hopper, for
 // heads whose summaries are large beside their tokens. Tensors that the copy engine cannot read,
-// and the backward, are served by "cuda.linear".
+// and the backward, are served by "cuda.linear" or, short sequences, by "cuda.dense".
 #include <algorithm>
 #include <cstdint>
 
@@ -19,7 +19,7 @@ using namespace sm90;
 
 struct Prepared {
   int processors = 1;
-  PlanData linear;
+  PlanData other;  // the plan of the implementation that serves what is not served here
 };
 
 std::optional<std::string> refuses(const Problem& problem) {
@@ -54,11 +54,18 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return kLaunch + flops / kRate / busy;
 }
 
+// Which of the others goes backward: the one that would go forward faster.
+const Implementation& other_implementation(const Problem& problem) {
+  const Implementation &dense = dense_implementation(), &linear = linear_implementation();
+  if (dense.refuses(problem)) return linear;
+  return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
+}
+
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  return linear_implementation().forward_workspace(problem, options);
+  return other_implementation(problem).forward_workspace(problem, options);
 }
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  return linear_implementation().backward_workspace(problem, options);
+  return other_implementation(problem).backward_workspace(problem, options);
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -67,13 +74,12 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
       "cudaDeviceGetAttribute");
-  const Implementation& other = linear_implementation();
+  const Implementation& other = other_implementation(problem);
   // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
   std::shared_ptr<const void> other_prepared = other.prepare(problem);
-  PlanData linear{.problem = problem, .options = {}, .implementation = &other};
-  linear.prepared = std::move(other_prepared);
-  return std::make_shared<Prepared>(
-      Prepared{.processors = processors, .linear = std::move(linear)});
+  PlanData plan{.problem = problem, .options = {}, .implementation = &other};
+  plan.prepared = std::move(other_prepared);
+  return std::make_shared<Prepared>(Prepared{.processors = processors, .other = std::move(plan)});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -89,8 +95,8 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
                       make_tensor_map(args.v, inputs.v, kColumns, kTile) &&
                       make_tensor_map(args.o, outputs.o, kColumns, kStoredRows);
   if (!mapped) {
-    return prepared.linear.implementation->forward(prepared.linear, inputs, outputs, workspace,
-                                                   stream);
+    return prepared.other.implementation->forward(prepared.other, inputs, outputs, workspace,
+                                                  stream);
   }
   const TensorView& mixing = inputs.mixing;
   args.tokens = static_cast<int>(problem.layout.tokens());
@@ -113,12 +119,15 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
               const Workspace& workspace, Stream stream) {
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
-  prepared.linear.implementation->backward(prepared.linear, inputs, outputs, workspace, stream);
+  prepared.other.implementation->backward(prepared.other, inputs, outputs, workspace, stream);
 }
 
 std::string kernels(const Problem& problem) {
-  return "scores in tiles where tensors allow (causal_forward); backward by cuda.linear: " +
-         linear_implementation().kernels(problem);
+  const Implementation& other = other_implementation(problem);
+  std::string text = "scores in tiles where tensors allow (causal_forward); backward by ";
+  text += other.name;
+  if (other.kernels != nullptr) text += ": " + other.kernels(problem);
+  return text;
 }
 
 constexpr Implementation kCausal{.name = "cuda.causal",

@@ -104,9 +104,7 @@ class Call {
     mixing_ = mixing;
     const sm90::SlabKernels* slabs = plan_.slabs.kernels;
     const bool needs_vectors = plan_.normalized && !plan_.sums_inside;
-    if (slabs != nullptr && !plan_.pair_mixing && slabs->blocks <= sm90::kUnpreparedSlabs &&
-        !needs_vectors)
-      return;
+    if (slabs != nullptr && slabs->blocks <= sm90::kUnpreparedSlabs && !needs_vectors) return;
     const int rank = mixing.rank;
     start(plan_.types->prepare_weights,
           {.x = std::min<std::int64_t>(1024, static_cast<std::int64_t>(plan_.matrices) *
@@ -442,22 +440,6 @@ class Call {
   std::int64_t group_ = 0, batch_group_ = 0, batch_ = 0;
 };
 
-std::optional<std::string> refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
-  if (problem.dtype == DType::f64) return "f64 is not compiled for CUDA";
-  if (problem.dk > 256) return "dk is at most 256";
-  constexpr std::int64_t kMost = 0x7fffffff, kGrid = 65535;
-  if (problem.layout.tokens() > kMost || problem.keys().tokens() > kMost) {
-    return "at most 2^31 - 1 tokens";
-  }
-  const auto blocks = std::max(problem.layout.blocks().size(), problem.keys().blocks().size());
-  if (problem.batch > kGrid || blocks > static_cast<std::size_t>(kGrid)) {
-    return "at most 65535 batch entries and blocks";
-  }
-  if (device_count() <= problem.device.index) return "there is no such CUDA device";
-  return std::nullopt;
-}
-
 // Bytes over the rate that these kernels reached on an H200 (docs/kernels/linear.md), plus
 // launches.
 template <bool kTf32>
@@ -582,24 +564,11 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
 
 template <bool kTf32>
 std::string kernels(const Problem& problem) {
-  const LinearPlan plan = linear_plan(problem, kTf32);
-  std::string text = plan.tiles.kernels != nullptr
-                         ? "tiles of Hopper's copy engine where tensors allow (tile_*)"
-                     : plan.pair_mixing   ? "whole causal blocks (packed_*_block), on Hopper their "
-                                            "backward in one kernel (causal_chain)"
-                     : plan.whole_blocks  ? "whole causal blocks (packed_*_block)"
-                     : plan.packed_causal ? "causal blocks of one tile (packed_*_causal)"
-                     : problem.dtype == DType::bf16 && plan.packed_backward
-                         ? "groups of warps (packed_*)"
-                         : "generic tiles";
-  text += plan.slabs.kernels != nullptr ? ", mixing in slabs of Hopper's copy engine (mix_slabs)"
-          : plan.resident != nullptr    ? ", mixing with resident weights (mix_resident)"
-                                        : ", mixing (mix)";
-  return text;
+  return kernels_text(problem, linear_plan(problem, kTf32));
 }
 
 constexpr Implementation kLinear{.name = "cuda.linear",
-                                 .refuses = refuses,
+                                 .refuses = linear_refuses,
                                  .predict_seconds = predict_seconds<false>,
                                  .forward_workspace = forward_workspace<false>,
                                  .backward_workspace = backward_workspace<false>,
@@ -610,7 +579,7 @@ constexpr Implementation kLinear{.name = "cuda.linear",
 
 std::optional<std::string> tf32_refuses(const Problem& problem) {
   if (problem.dtype != DType::f32) return "TF32 is for f32 inputs";
-  return refuses(problem);
+  return linear_refuses(problem);
 }
 
 constexpr Implementation kTf32{

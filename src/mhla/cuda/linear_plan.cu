@@ -327,4 +327,36 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   return w;
 }
 
+std::optional<std::string> linear_refuses(const Problem& problem) {
+  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (problem.dtype == DType::f64) return "f64 is not compiled for CUDA";
+  if (problem.dk > 256) return "dk is at most 256";
+  constexpr std::int64_t kMost = 0x7fffffff, kGrid = 65535;
+  if (problem.layout.tokens() > kMost || problem.keys().tokens() > kMost) {
+    return "at most 2^31 - 1 tokens";
+  }
+  const auto blocks = std::max(problem.layout.blocks().size(), problem.keys().blocks().size());
+  if (problem.batch > kGrid || blocks > static_cast<std::size_t>(kGrid)) {
+    return "at most 65535 batch entries and blocks";
+  }
+  if (device_count() <= problem.device.index) return "there is no such CUDA device";
+  return std::nullopt;
+}
+
+std::string kernels_text(const Problem& problem, const LinearPlan& plan) {
+  std::string text = plan.tiles.kernels != nullptr
+                         ? "tiles of Hopper's copy engine where tensors allow (tile_*)"
+                     : plan.pair_mixing   ? "whole causal blocks (packed_*_block), on Hopper their "
+                                            "backward in one kernel (causal_chain)"
+                     : plan.whole_blocks  ? "whole causal blocks (packed_*_block)"
+                     : plan.packed_causal ? "causal blocks of one tile (packed_*_causal)"
+                     : problem.dtype == DType::bf16 && plan.packed_backward
+                         ? "groups of warps (packed_*)"
+                         : "generic tiles";
+  text += plan.slabs.kernels != nullptr ? ", mixing in slabs of Hopper's copy engine (mix_slabs)"
+          : plan.resident != nullptr    ? ", mixing with resident weights (mix_resident)"
+                                        : ", mixing (mix)";
+  return text;
+}
+
 }  // namespace mhla::cuda

@@ -84,4 +84,8 @@ struct LinearWorkspace {
 };
 LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan, bool backward);
 
+// Why the linear form does not serve a problem, and which of its kernels serve one.
+std::optional<std::string> linear_refuses(const Problem& problem);
+std::string kernels_text(const Problem& problem, const LinearPlan& plan);
+
 }  // namespace mhla::cuda
