@@ -34,6 +34,13 @@ def create(name: str, *, device: str | torch.device = "cpu", attention_options: 
     return Model(name, _text({**options, **inner}), str(device))
 
 
+def options_of(name: str, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Options of the network that a checkpoint fits, where its names tell: the authors' Wan-MHLA, all or
+    hybrid, gated or not. `create(name, **options_of(name, state))` makes it."""
+    words = torch.ops.mhla.model_options(name, dict(state)).split()
+    return dict(word.split("=", 1) for word in words)
+
+
 def _text(options: Mapping) -> str:
     def value(v) -> str:
         if isinstance(v, bool):

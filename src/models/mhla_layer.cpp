@@ -109,7 +109,8 @@ MhlaLayer::MhlaLayer(nn::MHLAConfig config, const MhlaNames& names)
   hang(*this, names.k_norm, layer_->k_norm);
   hang(*this, "lepe", layer_->lepe);
   hang(*this, names.gate, layer_->gate);
-  hang(*this, names.out_norm, layer_->out_norm);
+  const bool after = config.out_norm == nn::OutNorm::after;
+  hang(*this, after ? "out_rmsnorm" : names.out_norm, layer_->out_norm);
   hang(*this, names.out, layer_->out);
   hang(*this, "dropout", layer_->dropout.ptr());
   Tensor start = layer_->mixing.detach();

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "models/lm/lm.h"
+#include "models/wan/wan.h"
 #include "models/weights.h"
 
 namespace mhla::models {
@@ -66,6 +67,10 @@ std::tuple<Named, std::vector<std::string>> adopt(const Holder& self, const Name
   return {result, notes};
 }
 
+std::string model_options(const std::string& name, const Named& tensors) {
+  return name.find("wan") == std::string::npos ? "" : wan_options(state_of(tensors));
+}
+
 std::tuple<at::Tensor, std::string> fit(const Holder& self, const std::string& name,
                                         const at::Tensor& stored) {
   std::string how;
@@ -114,4 +119,5 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
            })
       .def("fit", &mhla::models::fit);
   m.def("model_names() -> str[]", &mhla::models::model_names);
+  m.def("model_options(str name, Dict(str, Tensor) tensors) -> str", &mhla::models::model_options);
 }

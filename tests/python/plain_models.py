@@ -304,10 +304,16 @@ def wan_mhla(w, x, n, grid, blocks):
     o = dense_mhla(q, k, heads(v, n), m, *cut(grid, blocks), "none")
     if w.has("lepe"):
         o = o + heads(w.depthwise("lepe", v, grid), n)
-    o = rms(o, w.get("g_norm.weight"), 1e-6).flatten(2)
+    full = w.has("g_norm") and w.get("g_norm.weight").numel() == x.shape[-1]
+    if w.has("g_norm") and not full:
+        o = rms(o, w.get("g_norm.weight"), 1e-6)
+    o = o.flatten(2)
+    if full:
+        o = rms(o, w.get("g_norm.weight"), 1e-6)
     if w.has("g.weight"):
         o = o * F.silu(w.linear("g", x))
-    return w.linear("o", o)
+    o = w.linear("o", o)
+    return rms(o, w.get("out_rmsnorm.weight"), 1e-6) if w.has("out_rmsnorm") else o
 
 
 def softmax(q, k, v, mask=None):

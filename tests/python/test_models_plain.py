@@ -84,13 +84,26 @@ def test_language_model_with_mhla(tokens):
         assert_close(model(ids), plain.language(model.state_dict(), ids, 2, 16))
 
 
-@pytest.mark.parametrize("attention", [{}, dict(gate="silu"), dict(lepe=3)], ids=str)
+@pytest.mark.parametrize("attention", [{}, dict(gate="silu"), dict(lepe=3), dict(out_norm="full", gate="silu"), dict(out_norm="after")], ids=str)
 @pytest.mark.parametrize("hybrid", [0, 2])
 def test_wan_with_mhla(attention, hybrid):
     model = made("tiny-wan", attention_options=attention, softmax_every=hybrid)
     x, t, text = torch.randn(2, 16, 3, 8, 12), torch.tensor([3.0, 977.0]), torch.randn(2, 11, 24)
     with torch.no_grad():
         assert_close(model(x, t, text), plain.wan(model.state_dict(), x, t, text, 2, (1, 2, 2), 16))
+
+
+@pytest.mark.parametrize("blocks", [(3, 5, 10), (7, 3, 5)], ids=str)
+@pytest.mark.parametrize("hybrid", [0, 3])
+@pytest.mark.parametrize("attention", [{}, dict(gate="silu", lepe=3), dict(out_norm="full"), dict(out_norm="after")], ids=str)
+def test_the_authors_wan_checkpoints_are_recognised(attention, hybrid, blocks):
+    size = dict(dim=48, depth=4, heads=2, ffn=64, text_dim=24, video_size=(25, 240, 320))
+    published = mhla.models.create("tiny-wan", attention_options=attention, softmax_every=hybrid, blocks=blocks, **size)
+    state = published.state_dict()
+    told = mhla.models.options_of("wan2.1-1.3b", state)
+    mine = mhla.models.create("tiny-wan", **{**size, **told})
+    mine.load(state)
+    assert all(torch.equal(value, state[name]) for name, value in mine.state_dict().items())
 
 
 def test_sana_with_mhla():

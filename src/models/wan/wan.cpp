@@ -159,29 +159,4 @@ CostSheet Wan::cost() const {
   return sheet;
 }
 
-StateDict Wan::adopt(StateDict tensors, std::vector<std::string>& notes) const {
-  Names names(std::move(tensors));
-  if (names.any("condition_embedder.")) {
-    notes.emplace_back("names of diffusers' Wan");
-    names.prefix("condition_embedder.time_embedder.linear_1.", "time_embedding.0.")
-        .prefix("condition_embedder.time_embedder.linear_2.", "time_embedding.2.")
-        .prefix("condition_embedder.time_proj.", "time_projection.1.")
-        .prefix("condition_embedder.text_embedder.linear_1.", "text_embedding.0.")
-        .prefix("condition_embedder.text_embedder.linear_2.", "text_embedding.2.")
-        .prefix("scale_shift_table", "head.modulation")
-        .prefix("proj_out.", "head.head.")
-        .replace(".scale_shift_table", ".modulation")
-        .replace(".attn1.", ".self_attn.")
-        .replace(".attn2.", ".cross_attn.")
-        .replace(".to_q.", ".q.")
-        .replace(".to_k.", ".k.")
-        .replace(".to_v.", ".v.")
-        .replace(".to_out.0.", ".o.")
-        .replace(".norm2.", ".norm3.")
-        .replace(".ffn.net.0.proj.", ".ffn.0.")
-        .replace(".ffn.net.2.", ".ffn.2.");
-  }
-  return names.take();
-}
-
 }  // namespace mhla::models

@@ -64,6 +64,10 @@ class WanBlock : public torch::nn::Module {
   at::Tensor modulation_;  // [1, 6, C]
 };
 
+// The options of a network that the authors' Wan-MHLA checkpoint fits: which layers have MHLA, and
+// which of its forms, told by the tensors' names. (Layers without rotary store no sign of it.)
+std::string wan_options(const StateDict& tensors);
+
 class Wan : public Model {
  public:
   Wan(const WanConfig& config, const std::string& attention_options);

@@ -45,7 +45,7 @@ MHLAConfig authors(Task task) {
       c.rope = Rope::after_phi_num_only;
       c.qk_norm = QkNorm::full;
       c.qk_norm_eps = 1e-6;
-      c.out_norm = true;
+      c.out_norm = OutNorm::head;
       return c;
     case Task::language:
       c.key_divisor = 2;
@@ -57,7 +57,7 @@ MHLAConfig authors(Task task) {
       c.clamp = std::pair{1e-5, 1.0};
       c.clamp_in_forward = true;
       c.rope = Rope::after_phi;
-      c.out_norm = true;
+      c.out_norm = OutNorm::head;
       c.gate = true;
       c.qkv_bias = c.out_bias = false;
       return c;
@@ -78,7 +78,7 @@ MHLAConfig paper(Task task) {
   c.init = task == Task::video ? "locality" : "causal_locality";
   if (task == Task::video) {
     c.normalizer = Normalizer::exact;
-    c.out_norm = false;
+    c.out_norm = OutNorm::none;
   }
   return c;
 }
@@ -160,7 +160,11 @@ void MHLAImpl::reset() {
   }
   if (c.gate)
     gate = register_module("gate", make_linear(c.dim, c.dim_v, c.gate_bias.value_or(c.qkv_bias)));
-  if (c.out_norm) out_norm = register_module("out_norm", weights(at::ones({dv})));
+  if (c.out_norm != OutNorm::none) {
+    const std::int64_t full = c.out_norm == OutNorm::full ? c.dim_v : c.dim;
+    const std::int64_t width = c.out_norm == OutNorm::head ? dv : full;
+    out_norm = register_module("out_norm", weights(at::ones({width})));
+  }
   out = register_module("out", make_linear(c.dim_v, c.dim, c.out_bias));
   dropout = register_module("dropout", torch::nn::Dropout(c.dropout));
 }
@@ -219,12 +223,16 @@ at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
   if (c.lepe > 0) {
     o = o.add(functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias));
   }
-  if (c.out_norm) {
-    o = at::rms_norm(o, {out_norm->weight.size(0)}, out_norm->weight, kOutNormEps);
-  }
+  const auto out_normed = [&](const at::Tensor& t) {
+    return at::rms_norm(t, {out_norm->weight.size(0)}, out_norm->weight, kOutNormEps);
+  };
+  if (c.out_norm == OutNorm::head) o = out_normed(o);
   o = o.flatten(2);
+  if (c.out_norm == OutNorm::full) o = out_normed(o);
   if (c.gate) o = o.mul(at::silu(gate->forward(x)));
-  return dropout->forward(out->forward(o));
+  o = out->forward(o);
+  if (c.out_norm == OutNorm::after) o = out_normed(o);
+  return dropout->forward(o);
 }
 
 at::Tensor MHLAImpl::mixing_in_range() const {

@@ -18,6 +18,9 @@ namespace mhla::nn {
 
 enum class Rope { none, after_phi, after_phi_num_only };
 enum class QkNorm { none, full, head };  // full: over all heads together
+// RMSNorm of each head's output, of all heads together, or after the output projection; the last
+// two are those of the authors' older video layers.
+enum class OutNorm { none, head, full, after };
 enum class Preset { paper, authors };
 enum class Task { classification, dit, video, language };
 
@@ -48,8 +51,8 @@ struct MHLAConfig {
   bool inner_norm = false;     // LayerNorm on the input
   QkNorm qk_norm = QkNorm::none;
   std::optional<double> qk_norm_eps = std::nullopt;
-  bool out_norm = false;  // RMSNorm over each head's output
-  bool gate = false;      // times SiLU of a projection of the input
+  OutNorm out_norm = OutNorm::none;
+  bool gate = false;  // times SiLU of a projection of the input
   bool qkv_bias = true;
   bool out_bias = true;
   std::optional<bool> gate_bias = std::nullopt;  // as qkv_bias
@@ -94,7 +97,7 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   std::shared_ptr<Weights> norm;            // [dim]
   std::shared_ptr<Weights> q_norm, k_norm;  // [dim_k] or [dk]
   std::shared_ptr<Weights> lepe;            // [dim_v, 1, k, k(, k)], [dim_v]
-  std::shared_ptr<Weights> out_norm;        // [dv]
+  std::shared_ptr<Weights> out_norm;        // [dv], [dim_v] or [dim]
 
  private:
   std::vector<at::Tensor> project(const at::Tensor& x) const;

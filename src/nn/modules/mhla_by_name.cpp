@@ -102,7 +102,11 @@ MHLAConfig MHLAConfig::read(std::string_view options) {
              {"after_phi_num_only", Rope::after_phi_num_only}});
   read_word(reader, "qk_norm", config.qk_norm,
             {{"none", QkNorm::none}, {"full", QkNorm::full}, {"head", QkNorm::head}});
-  read_word(reader, "out_norm", config.out_norm, {{"none", false}, {"head", true}});
+  read_word(reader, "out_norm", config.out_norm,
+            {{"none", OutNorm::none},
+             {"head", OutNorm::head},
+             {"full", OutNorm::full},
+             {"after", OutNorm::after}});
   read_word(reader, "gate", config.gate, {{"none", false}, {"silu", true}});
   read_scale(reader, config);
   read_optional(reader, "eps", config.eps);
