@@ -20,7 +20,9 @@ def names() -> list[str]:
     return list(torch.ops.mhla.model_names())
 
 
-def create(name: str, *, device: str | torch.device = "cpu", attention_options: Mapping | None = None, **options) -> Model:
+def create(
+    name: str, *, device: str | torch.device = "cpu", attention_options: Mapping | None = None, **options
+) -> Model:
     """A network with fresh weights.
 
     Args:
