@@ -21,13 +21,14 @@ void require(const char* flag, const std::string& value, const std::vector<std::
 }
 
 void run_bench(const BenchOptions& options) {
-  require("target", options.target, {"cpu", "cuda"});
+  require("target", options.target, {"cpu", "cuda", "models"});
   require("--what", options.what, {"forward", "backward", "both"});
   if (!options.compare.empty()) require("--compare", options.compare, {"torch"});
   for (const std::string& dtype : options.dtypes) {
     require("--dtype", dtype, {"f32", "bf16", "f16"});
   }
   if (options.target == "cuda") bench_cuda(options);
+  if (options.target == "models") return bench_models(options);
   bench_cpu(options);
 }
 
@@ -40,12 +41,12 @@ std::string shape_names() {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench",
-                                         "Time the operator beside baselines, after verifying it");
+  CLI::App* command = app.add_subcommand(
+      "bench", "Time the operator or whole networks beside baselines, after verifying");
   auto options = std::make_shared<BenchOptions>();
-  command->add_option("target", options->target, "Which kernels")
+  command->add_option("target", options->target, "Which kernels, or whole networks")
       ->required()
-      ->type_name("cpu|cuda");
+      ->type_name("cpu|cuda|models");
   command->add_option("--compare", options->compare, "Baselines composed of LibTorch operations")
       ->type_name("torch");
   command

@@ -11,7 +11,7 @@
 namespace mhla::cli {
 
 struct BenchOptions {
-  std::string target;   // cpu, cuda
+  std::string target;   // cpu, cuda, models
   std::string compare;  // torch, or nothing
   std::vector<std::string> shapes = {};
   std::vector<std::string> dtypes = {};  // empty: f32 and bf16
@@ -55,6 +55,9 @@ class RowPeers {
   std::vector<std::function<void()>> calls_;
   std::map<std::string, BenchBaseline> baselines_;
 };
+
+// One forward of whole networks, on the GPU where there is one.
+void bench_models(const BenchOptions& options);
 
 // Hands over to bench/cuda.py; returns only by throwing.
 [[noreturn]] void bench_cuda(const BenchOptions& options);
