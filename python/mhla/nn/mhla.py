@@ -216,7 +216,7 @@ class MHLA(nn.Module):
         q, k, v = self._project(x)
         o = self._attend(q, k, v, state)
         if self.lepe is not None:
-            o = o + self._local(v)
+            o = torch.ops.mhla.grid_convolution(v, self.layout.size, self.lepe.weight, self.lepe.bias, o)
         if self.out_norm is not None:
             o = self.out_norm(o)
         o = o.flatten(2)
@@ -278,10 +278,6 @@ class MHLA(nn.Module):
             with torch.no_grad():
                 conv.weight[(..., *([size // 2] * axes))] = 1.0
         return conv
-
-    def _local(self, v: Tensor) -> Tensor:
-        """Depthwise convolution of v `[B, N, H, Dv]` on the grid."""
-        return torch.ops.mhla.grid_convolution(v, self.layout.size, self.lepe.weight, self.lepe.bias)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, layout={self.layout}"

@@ -2,6 +2,7 @@
 #include "mhla/core/device_memory.h"
 #include "mhla/core/implementation.h"
 #include "mhla/core/state_engine.h"
+#include "mhla/token_maps.h"
 
 namespace mhla {
 namespace {
@@ -21,6 +22,9 @@ void device_free(void*) { refuse("device_free"); }
 void device_upload(void*, const void*, std::size_t) { refuse("device_upload"); }
 void device_download(void*, const void*, std::size_t) { refuse("device_download"); }
 void device_synchronize() { refuse("device_synchronize"); }
+void grid_convolution(const GridConvolution&, Stream) { refuse("grid_convolution"); }
+void rotary_turn(const RotaryTurn&, Stream) { refuse("rotary_turn"); }
+bool is_capturing(Stream) { return false; }
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(
     const std::shared_ptr<const Setup>& setup) {

@@ -15,11 +15,18 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <c10/core/InferenceMode.h>
 
+#include <map>
+#include <mutex>
+#include <sstream>
 #include <vector>
 
 #include "mhla/error.h"
+#include "mhla/token_maps.h"
 #include "nn/functional/precision.h"
+#include "nn/functional/token_maps.h"
+#include "nn/stream.h"
 
 namespace mhla::nn::functional {
 namespace {
@@ -38,11 +45,33 @@ Turn turn_by(const Tensor& angles, const Tensor& x) {
   return {each.cos().to(wide_type(x)), each.sin().to(wide_type(x))};
 }
 
+// On a GPU tables are kept, because every layer of a network asks for the same one again. A table
+// is of the stream that made it: another stream could read it too early.
+template <typename MakeAngles>
+Turn turn_of(const Tensor& x, const std::string& what, const MakeAngles& make_angles) {
+  if (!is_plain_cuda(x)) return turn_by(make_angles(), x);
+  const Stream stream = current_stream(x.device());
+  if (is_capturing(stream)) return turn_by(make_angles(), x);
+  constexpr std::size_t kMost = 16;
+  static std::mutex mutex;
+  static std::map<std::string, Turn>& kept = *new std::map<std::string, Turn>;  // outlives CUDA
+  std::ostringstream key;
+  key << what << ' ' << x.size(1) << ' ' << x.size(-1) << ' ' << wide_type(x) << ' ' << x.device()
+      << ' ' << stream;
+  const std::lock_guard lock(mutex);
+  if (const auto found = kept.find(key.str()); found != kept.end()) return found->second;
+  const c10::InferenceMode not_only_inference(false);
+  const at::NoGradGuard no_gradient;
+  if (kept.size() >= kMost) kept.clear();
+  return kept[key.str()] = turn_by(make_angles(), x);
+}
+
 // A compiler that traces sees a tensor of Python's; it fuses the real form and knows no other.
 bool is_traced(const Tensor& x) { return x.key_set().has(c10::DispatchKey::Python); }
 
-Tensor rotate_pairs(const Tensor& x, const Tensor& angles) {
-  const auto [cos, sin] = turn_by(angles, x);
+Tensor rotate_pairs(const Tensor& x, const Turn& turn) {
+  const auto& [cos, sin] = turn;
+  if (auto done = turn_by_kernel(x, cos, sin, /*neighbours=*/true)) return *done;
   if (!is_traced(x)) {
     // One product of complex numbers instead of six operations: a third of the memory traffic.
     const Tensor pairs = at::view_as_complex(wide(x).contiguous().unflatten(-1, {-1, 2}));
@@ -80,14 +109,25 @@ Tensor angle_table(const Tensor& positions, std::int64_t pairs, double base) {
   return positions.unsqueeze(1) * at::pow(base, exponents);
 }
 
+std::string key_of(const char* what, at::IntArrayRef grid, double base) {
+  std::ostringstream key;
+  key << what << ' ' << grid << ' ' << base;
+  return key.str();
+}
+
 }  // namespace
 
 Tensor rotary(const Tensor& x, double base, const OptionalTensor& offset) {
   const std::int64_t width = x.size(-1);
   if (width % 2 != 0) fail("rotary", "x: expected an even head size, got ", width);
-  Tensor positions = at::arange(c10::Scalar(x.sym_size(1)), angle_options(x));
-  if (offset) positions = positions + *offset;
-  const auto [cos, sin] = turn_by(angle_table(positions, width / 2, base), x);
+  const auto angles = [&] {
+    Tensor positions = at::arange(c10::Scalar(x.sym_size(1)), angle_options(x));
+    if (offset) positions = positions + *offset;
+    return angle_table(positions, width / 2, base);
+  };
+  const auto [cos, sin] = offset ? turn_by(angles(), x)
+                                 : turn_of(x, "rotary " + std::to_string(base), angles);
+  if (auto done = turn_by_kernel(x, cos, sin, /*neighbours=*/false)) return *done;
   const Tensor wide_x = wide(x);
   const Tensor a = wide_x.slice(-1, 0, width / 2), b = wide_x.slice(-1, width / 2);
   return at::cat({a * cos - b * sin, b * cos + a * sin}, -1).to(x.scalar_type());
@@ -98,13 +138,16 @@ Tensor rotary_grid(const Tensor& x, at::IntArrayRef grid) {
   const std::int64_t width = x.size(-1);
   if (grid.size() != 2) fail("rotary_grid", "grid: expected two axes, got ", grid);
   if (width % 4 != 0) fail("rotary_grid", "x: expected a head size divisible by 4, got ", width);
-  const Tensor angle = at::pow(10000.0, -at::linspace(0, 1, width / 4, angle_options(x)));
-  std::vector<Tensor> axes;
-  for (std::size_t axis = 0; axis < 2; ++axis) {
-    const Tensor positions = at::arange(grid[axis], angle_options(x));
-    axes.push_back(along_axis(positions.unsqueeze(1) * angle, grid, axis));
-  }
-  return rotate_pairs(x, at::cat(axes, -1));
+  const auto angles = [&] {
+    const Tensor angle = at::pow(10000.0, -at::linspace(0, 1, width / 4, angle_options(x)));
+    std::vector<Tensor> axes;
+    for (std::size_t axis = 0; axis < 2; ++axis) {
+      const Tensor positions = at::arange(grid[axis], angle_options(x));
+      axes.push_back(along_axis(positions.unsqueeze(1) * angle, grid, axis));
+    }
+    return at::cat(axes, -1);
+  };
+  return rotate_pairs(x, turn_of(x, key_of("grid", grid, 10000.0), angles));
 }
 
 Tensor rotary_axes(const Tensor& x, at::IntArrayRef grid, double base) {
@@ -112,13 +155,16 @@ Tensor rotary_axes(const Tensor& x, at::IntArrayRef grid, double base) {
   if (x.size(-1) % 2 != 0) fail("rotary_axes", "x: expected an even head size, got ", x.size(-1));
   const std::int64_t axes = static_cast<std::int64_t>(grid.size());
   const std::int64_t pairs = x.size(-1) / 2, share = pairs / axes;
-  std::vector<Tensor> parts;
-  for (std::size_t axis = 0; axis < grid.size(); ++axis) {
-    const std::int64_t own = axis == 0 ? pairs - share * (axes - 1) : share;
-    const Tensor positions = at::arange(grid[axis], angle_options(x));
-    parts.push_back(along_axis(angle_table(positions, own, base), grid, axis));
-  }
-  return rotate_pairs(x, at::cat(parts, -1));
+  const auto angles = [&] {
+    std::vector<Tensor> parts;
+    for (std::size_t axis = 0; axis < grid.size(); ++axis) {
+      const std::int64_t own = axis == 0 ? pairs - share * (axes - 1) : share;
+      const Tensor positions = at::arange(grid[axis], angle_options(x));
+      parts.push_back(along_axis(angle_table(positions, own, base), grid, axis));
+    }
+    return at::cat(parts, -1);
+  };
+  return rotate_pairs(x, turn_of(x, key_of("axes", grid, base), angles));
 }
 
 std::tuple<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight,
@@ -155,8 +201,9 @@ Tensor gate_then_norm(const Tensor& y, const Tensor& z, const Tensor& weight, do
 }
 
 Tensor grid_convolution(const Tensor& v, at::IntArrayRef grid, const Tensor& weight,
-                        const OptionalTensor& bias) {
+                        const OptionalTensor& bias, const OptionalTensor& addend) {
   check_grid("grid_convolution", v, grid);
+  if (auto done = convolve_by_kernel(v, grid, weight, bias, addend)) return *done;
   const std::int64_t channels = weight.size(0);
   const bool shared = channels == v.size(3) && v.size(2) != 1;
   if (!shared && channels != v.size(2) * v.size(3)) {
@@ -172,8 +219,10 @@ Tensor grid_convolution(const Tensor& v, at::IntArrayRef grid, const Tensor& wei
                        ? at::conv3d(picture, weight, bias, ones, padding, ones, channels)
                        : at::conv2d(picture, weight, bias, ones, padding, ones, channels);
   const Tensor tokens = y.flatten(2).transpose(1, 2);  // [B * H, N, D] or [B, N, H * D]
-  if (!shared) return tokens.unflatten(-1, {v.size(2), v.size(3)});
-  return tokens.unflatten_symint(0, {v.sym_size(0), v.sym_size(2)}).transpose(1, 2);
+  const Tensor out = shared ? tokens.unflatten_symint(0, {v.sym_size(0), v.sym_size(2)})
+                                  .transpose(1, 2)
+                            : tokens.unflatten(-1, {v.size(2), v.size(3)});
+  return addend ? *addend + out : out;
 }
 
 }  // namespace mhla::nn::functional

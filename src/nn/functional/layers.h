@@ -42,8 +42,9 @@ at::Tensor gate_then_norm(const at::Tensor& y, const at::Tensor& z, const at::Te
                           double eps = 1e-5);
 
 // Depthwise convolution of v [B, N, H, D] on its token grid (two or three axes), zero padding.
-// weight [H*D, 1, k, k], or [D, 1, k, k] shared by all heads.
+// weight [H*D, 1, k, k], or [D, 1, k, k] shared by all heads. addend [B, N, H, D] is added to it.
 at::Tensor grid_convolution(const at::Tensor& v, at::IntArrayRef grid, const at::Tensor& weight,
-                            const OptionalTensor& bias = std::nullopt);
+                            const OptionalTensor& bias = std::nullopt,
+                            const OptionalTensor& addend = std::nullopt);
 
 }  // namespace mhla::nn::functional

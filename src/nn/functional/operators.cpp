@@ -21,8 +21,10 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
         TORCH_FN(f::gated_head_norm));
   m.def("gate_then_norm(Tensor y, Tensor z, Tensor weight, float eps=1e-5) -> Tensor",
         TORCH_FN(f::gate_then_norm));
-  m.def("grid_convolution(Tensor v, int[] grid, Tensor weight, Tensor? bias=None) -> Tensor",
-        TORCH_FN(f::grid_convolution));
+  m.def(
+      "grid_convolution(Tensor v, int[] grid, Tensor weight, Tensor? bias=None, "
+      "Tensor? addend=None) -> Tensor",
+      TORCH_FN(f::grid_convolution));
 
   m.def(
       "softmax_attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None) -> "

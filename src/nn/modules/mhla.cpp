@@ -221,7 +221,7 @@ at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
 
   at::Tensor o = attend(q, k, v, state);
   if (c.lepe > 0) {
-    o = o.add(functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias));
+    o = functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias, o);
   }
   const auto out_normed = [&](const at::Tensor& t) {
     return at::rms_norm(t, {out_norm->weight.size(0)}, out_norm->weight, kOutNormEps);

@@ -1,0 +1,265 @@
+// Depthwise convolution on the token grid, and the rotary turn: memory-bound, one pass each.
+#include "mhla/cuda/device/types.cuh"
+#include "mhla/cuda/runtime.h"
+#include "mhla/token_maps.h"
+
+namespace mhla::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// [B, N, H, D] as chunks of 16 bytes.
+struct Rows {
+  char* data;
+  std::int64_t batch, token, head;  // bytes
+
+  __device__ Chunk* at(std::int64_t b, std::int64_t n, int h, int chunk) const {
+    return reinterpret_cast<Chunk*>(data + b * batch + n * token + h * head + chunk * 16);
+  }
+};
+
+Rows rows_of(const TensorView& x) {
+  const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
+  return {static_cast<char*>(x.data), x.strides[0] * bytes, x.strides[1] * bytes,
+          x.strides[2] * bytes};
+}
+
+// A thread computes a chunk of channels of kStrip tokens in a row of the grid: a row of the kernel
+// reads kStrip + KW - 1 chunks for them. Eight threads side by side take 128 bytes of a token.
+constexpr int kStrip = 8, kLanes = 8, kStrips = kThreads / kLanes;
+
+struct ConvolutionArgs {
+  Rows in, out, addend;
+  const void *weight, *bias;
+  DType weight_type;
+  std::int64_t strips;  // of all rows of all pictures
+  int strips_a_row, grid[3], kernel[3], taps, head_chunks, chunks, channels;
+  bool has_bias, has_addend, transposed;
+};
+
+__device__ float load(const void* p, DType type, std::int64_t i) {
+  switch (type) {
+    case DType::bf16: return to_float(static_cast<const bf16*>(p)[i]);
+    case DType::f16: return to_float(static_cast<const f16*>(p)[i]);
+    default: return static_cast<const float*>(p)[i];
+  }
+}
+
+template <typename T, int KW>
+__global__ void __launch_bounds__(kThreads) convolution_kernel(const ConvolutionArgs a) {
+  constexpr int kC = kChunk<T>, kWidth = kLanes * kC;
+  extern __shared__ float weights[];  // [taps + 1][kWidth], the bias last
+  const int first = static_cast<int>(blockIdx.y) * kWidth;
+  for (int i = static_cast<int>(threadIdx.x); i < (a.taps + 1) * kWidth; i += kThreads) {
+    const int tap = i / kWidth, channel = first + i % kWidth;
+    float value = 0.f;
+    if (channel < a.channels && tap < a.taps) {
+      const int from = a.transposed ? a.taps - 1 - tap : tap;
+      value = load(a.weight, a.weight_type, static_cast<std::int64_t>(channel) * a.taps + from);
+    } else if (channel < a.channels && a.has_bias) {
+      value = load(a.bias, a.weight_type, channel);
+    }
+    weights[i] = value;
+  }
+  __syncthreads();
+
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const std::int64_t strip = static_cast<std::int64_t>(blockIdx.x) * kStrips +
+                             static_cast<int>(threadIdx.x) / kLanes;
+  const int chunk = static_cast<int>(blockIdx.y) * kLanes + lane;
+  if (strip >= a.strips || chunk >= a.chunks) return;
+  const int head = chunk / a.head_chunks, place = chunk % a.head_chunks;
+  const int x0 = static_cast<int>(strip % a.strips_a_row) * kStrip;
+  std::int64_t line = strip / a.strips_a_row;
+  const int y = static_cast<int>(line % a.grid[1]);
+  line /= a.grid[1];
+  const int z = static_cast<int>(line % a.grid[0]);
+  const std::int64_t b = line / a.grid[0];
+
+  const float* own = weights + lane * kC;
+  float sum[kStrip][kC];
+#pragma unroll
+  for (int s = 0; s < kStrip; ++s) {
+#pragma unroll
+    for (int c = 0; c < kC; ++c) sum[s][c] = own[a.taps * kWidth + c];
+  }
+  for (int dz = 0; dz < a.kernel[0]; ++dz) {
+    const int from_z = z + dz - a.kernel[0] / 2;
+    if (from_z < 0 || from_z >= a.grid[0]) continue;
+    for (int dy = 0; dy < a.kernel[1]; ++dy) {
+      const int from_y = y + dy - a.kernel[1] / 2;
+      if (from_y < 0 || from_y >= a.grid[1]) continue;
+      float w[KW][kC];
+#pragma unroll
+      for (int dx = 0; dx < KW; ++dx) {
+#pragma unroll
+        for (int c = 0; c < kC; ++c) {
+          w[dx][c] = own[((dz * a.kernel[1] + dy) * KW + dx) * kWidth + c];
+        }
+      }
+      const std::int64_t row = (static_cast<std::int64_t>(from_z) * a.grid[1] + from_y) * a.grid[2];
+#pragma unroll
+      for (int j = 0; j < kStrip + KW - 1; ++j) {
+        const int from_x = x0 + j - KW / 2;
+        if (from_x < 0 || from_x >= a.grid[2]) continue;
+        float x[kC];
+        unpack<T>(*a.in.at(b, row + from_x, head, place), x);
+#pragma unroll
+        for (int dx = 0; dx < KW; ++dx) {
+          const int s = j - dx;
+          if (s < 0 || s >= kStrip) continue;
+#pragma unroll
+          for (int c = 0; c < kC; ++c) sum[s][c] = fmaf(w[dx][c], x[c], sum[s][c]);
+        }
+      }
+    }
+  }
+  const std::int64_t token = (static_cast<std::int64_t>(z) * a.grid[1] + y) * a.grid[2] + x0;
+#pragma unroll
+  for (int s = 0; s < kStrip; ++s) {
+    if (x0 + s >= a.grid[2]) break;
+    if (a.has_addend) {
+      float x[kC];
+      unpack<T>(*a.addend.at(b, token + s, head, place), x);
+#pragma unroll
+      for (int c = 0; c < kC; ++c) sum[s][c] += x[c];
+    }
+    *a.out.at(b, token + s, head, place) = pack<T>(sum[s]);
+  }
+}
+
+template <typename T>
+void convolve(const ConvolutionArgs& a, int width, Stream stream) {
+  const Grid grid{(a.strips + kStrips - 1) / kStrips, (a.chunks + kLanes - 1) / kLanes};
+  const int shared = (a.taps + 1) * kLanes * kChunk<T> * static_cast<int>(sizeof(float));
+  const auto run = [&](void (*kernel)(ConvolutionArgs)) {
+    allow_shared(reinterpret_cast<const void*>(kernel), shared);
+    launch(kernel, grid, kThreads, shared, stream, a);
+  };
+  switch (width) {
+    case 1: return run(convolution_kernel<T, 1>);
+    case 3: return run(convolution_kernel<T, 3>);
+    case 5: return run(convolution_kernel<T, 5>);
+    default: return run(convolution_kernel<T, 7>);
+  }
+}
+
+// A thread turns one chunk, or one chunk of each half of a head.
+struct TurnArgs {
+  Rows in, out;
+  const float *cos, *sin;
+  std::int64_t tasks, tokens;
+  int heads, head_chunks;  // chunks of a head, or of half of it
+  float sign;
+};
+
+template <typename T, bool neighbours>
+__global__ void __launch_bounds__(kThreads) turn_kernel(const TurnArgs a) {
+  constexpr int kC = kChunk<T>, kPairs = neighbours ? kC / 2 : kC;
+  const std::int64_t task = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (task >= a.tasks) return;
+  const int place = static_cast<int>(task % a.head_chunks);
+  std::int64_t rest = task / a.head_chunks;
+  const int head = static_cast<int>(rest % a.heads);
+  rest /= a.heads;
+  const std::int64_t token = rest % a.tokens, b = rest / a.tokens;
+  const std::int64_t angle = (token * a.head_chunks + place) * kPairs;
+  float cos[kPairs], sin[kPairs], x[kC], y[kC];
+#pragma unroll
+  for (int i = 0; i < kPairs; i += 2) {
+    const float2 c = *reinterpret_cast<const float2*>(a.cos + angle + i);
+    const float2 s = *reinterpret_cast<const float2*>(a.sin + angle + i);
+    cos[i] = c.x, cos[i + 1] = c.y, sin[i] = a.sign * s.x, sin[i + 1] = a.sign * s.y;
+  }
+  unpack<T>(*a.in.at(b, token, head, place), x);
+  if constexpr (neighbours) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      y[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
+      y[2 * i + 1] = x[2 * i + 1] * cos[i] + x[2 * i] * sin[i];
+    }
+    *a.out.at(b, token, head, place) = pack<T>(y);
+  } else {
+    float far[kC], far_y[kC];
+    unpack<T>(*a.in.at(b, token, head, place + a.head_chunks), far);
+#pragma unroll
+    for (int i = 0; i < kC; ++i) {
+      y[i] = x[i] * cos[i] - far[i] * sin[i];
+      far_y[i] = far[i] * cos[i] + x[i] * sin[i];
+    }
+    *a.out.at(b, token, head, place) = pack<T>(y);
+    *a.out.at(b, token, head, place + a.head_chunks) = pack<T>(far_y);
+  }
+}
+
+template <typename T>
+void turn(const TurnArgs& a, bool neighbours, Stream stream) {
+  launch(neighbours ? turn_kernel<T, true> : turn_kernel<T, false>,
+         {(a.tasks + kThreads - 1) / kThreads}, kThreads, 0, stream, a);
+}
+
+template <typename Call>
+void require(const char* where, const Call& call) {
+  if (const std::string why = refusal(call); !why.empty()) fail(where, why);
+}
+
+}  // namespace
+}  // namespace mhla::cuda
+
+namespace mhla {
+
+void grid_convolution(const GridConvolution& call, Stream stream) {
+  cuda::require("grid_convolution", call);
+  const cuda::DeviceGuard guard(call.input.device.index);
+  cuda::ConvolutionArgs a{};
+  a.in = cuda::rows_of(call.input), a.out = cuda::rows_of(call.output);
+  a.has_addend = call.addend.defined(), a.has_bias = call.bias.defined();
+  if (a.has_addend) a.addend = cuda::rows_of(call.addend);
+  a.weight = call.weight.data, a.bias = call.bias.data, a.weight_type = call.weight.dtype;
+  a.taps = 1;
+  for (int i = 0; i < 3; ++i) {
+    a.grid[i] = static_cast<int>(call.grid[i]);
+    a.kernel[i] = static_cast<int>(call.kernel[i]);
+    a.taps *= a.kernel[i];
+  }
+  const int chunk = 16 / static_cast<int>(size_of(call.input.dtype));
+  a.channels = static_cast<int>(call.input.shape[2] * call.input.shape[3]);
+  a.chunks = a.channels / chunk;
+  a.head_chunks = static_cast<int>(call.input.shape[3]) / chunk;
+  a.strips_a_row = (a.grid[2] + cuda::kStrip - 1) / cuda::kStrip;
+  a.strips = call.input.shape[0] * a.grid[0] * a.grid[1] * a.strips_a_row;
+  a.transposed = call.transposed;
+  switch (call.input.dtype) {
+    case DType::bf16: return cuda::convolve<cuda::bf16>(a, a.kernel[2], stream);
+    case DType::f16: return cuda::convolve<cuda::f16>(a, a.kernel[2], stream);
+    default: return cuda::convolve<float>(a, a.kernel[2], stream);
+  }
+}
+
+void rotary_turn(const RotaryTurn& call, Stream stream) {
+  cuda::require("rotary_turn", call);
+  const cuda::DeviceGuard guard(call.input.device.index);
+  const int chunk = 16 / static_cast<int>(size_of(call.input.dtype));
+  cuda::TurnArgs a{};
+  a.in = cuda::rows_of(call.input), a.out = cuda::rows_of(call.output);
+  a.cos = static_cast<const float*>(call.cos.data),
+  a.sin = static_cast<const float*>(call.sin.data);
+  a.tokens = call.input.shape[1], a.heads = static_cast<int>(call.input.shape[2]);
+  a.head_chunks = static_cast<int>(call.input.shape[3]) / chunk / (call.neighbours ? 1 : 2);
+  a.tasks = call.input.shape[0] * a.tokens * a.heads * a.head_chunks;
+  a.sign = call.back ? -1.f : 1.f;
+  switch (call.input.dtype) {
+    case DType::bf16: return cuda::turn<cuda::bf16>(a, call.neighbours, stream);
+    case DType::f16: return cuda::turn<cuda::f16>(a, call.neighbours, stream);
+    default: return cuda::turn<float>(a, call.neighbours, stream);
+  }
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check_call(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+                   "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace mhla

@@ -1,0 +1,148 @@
+#include "nn/functional/token_maps.h"
+
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "mhla/token_maps.h"
+#include "nn/stream.h"
+#include "nn/tensor_view.h"
+
+namespace mhla::nn::functional {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Tensor new_rows(const Tensor& like) { return at::empty(like.sizes(), like.options()); }
+
+GridConvolution describe(const Tensor& v, at::IntArrayRef grid, const Tensor& weight,
+                         const Tensor& bias, const Tensor& addend, const Tensor& out) {
+  GridConvolution call{.input = view_of(v),
+                       .output = view_of(out),
+                       .addend = view_of(addend),
+                       .weight = view_of(weight.flatten(1)),
+                       .bias = view_of(bias)};
+  const std::size_t front = 3 - grid.size();
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    call.grid[front + i] = grid[i];
+    call.kernel[front + i] = weight.size(static_cast<std::int64_t>(2 + i));
+  }
+  return call;
+}
+
+class Convolution : public torch::autograd::Function<Convolution> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& v, const Tensor& weight,
+                        const Tensor& bias, const Tensor& addend, std::vector<std::int64_t> grid) {
+    const Tensor out = new_rows(v);
+    grid_convolution(describe(v, grid, weight, bias, addend, out), current_stream(v.device()));
+    context->save_for_backward({v, weight});
+    context->saved_data["grid"] = std::move(grid);
+    context->saved_data["has_bias"] = bias.defined();
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &v = saved[0], &weight = saved[1];
+    const std::vector<std::int64_t> grid = context->saved_data["grid"].toIntVector();
+    const Tensor d_out = gradients[0].contiguous();
+    Tensor d_v, d_weight, d_bias;
+    if (context->needs_input_grad(0)) {
+      d_v = new_rows(v);
+      GridConvolution call = describe(d_out, grid, weight, {}, {}, d_v);
+      call.transposed = true;
+      grid_convolution(call, current_stream(v.device()));
+    }
+    const bool wants_weight = context->needs_input_grad(1);
+    if (wants_weight || context->needs_input_grad(2)) {
+      const auto picture = [&grid](const Tensor& x) {
+        return x.flatten(2).transpose(1, 2).unflatten(-1, grid);
+      };
+      std::vector<std::int64_t> padding, ones(grid.size(), 1), zeros(grid.size(), 0);
+      for (std::size_t i = 0; i < grid.size(); ++i) {
+        padding.push_back(weight.size(static_cast<std::int64_t>(2 + i)) / 2);
+      }
+      const bool has_bias = context->saved_data["has_bias"].toBool();
+      const std::vector<std::int64_t> bias_sizes{weight.size(0)};
+      const auto parts = at::convolution_backward(
+          picture(d_out), picture(v), weight.to(v.scalar_type()),
+          has_bias ? at::OptionalIntArrayRef(bias_sizes) : std::nullopt, ones, padding, ones,
+          /*transposed=*/false, zeros, weight.size(0), {false, wants_weight, has_bias});
+      if (wants_weight) d_weight = std::get<1>(parts).to(weight.scalar_type());
+      if (has_bias) d_bias = std::get<2>(parts).to(weight.scalar_type());
+    }
+    return {d_v, d_weight, d_bias, context->needs_input_grad(3) ? d_out : Tensor(), Tensor()};
+  }
+};
+
+class Turn : public torch::autograd::Function<Turn> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& cos,
+                        const Tensor& sin, bool neighbours) {
+    context->save_for_backward({cos, sin});
+    context->saved_data["neighbours"] = neighbours;
+    return turned(x, cos, sin, neighbours, /*back=*/false);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const bool neighbours = context->saved_data["neighbours"].toBool();
+    return {turned(gradients[0].contiguous(), saved[0], saved[1], neighbours, /*back=*/true),
+            Tensor(), Tensor(), Tensor()};
+  }
+  static RotaryTurn describe(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                             const Tensor& out, bool neighbours, bool back) {
+    const std::int64_t pairs = cos.size(-1);
+    return {.input = view_of(x),
+            .output = view_of(out),
+            .cos = view_of(cos.reshape({-1, pairs})),
+            .sin = view_of(sin.reshape({-1, pairs})),
+            .neighbours = neighbours,
+            .back = back};
+  }
+
+ private:
+  static Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, bool neighbours,
+                       bool back) {
+    const Tensor out = new_rows(x);
+    rotary_turn(describe(x, cos, sin, out, neighbours, back), current_stream(x.device()));
+    return out;
+  }
+};
+
+}  // namespace
+
+bool is_plain_cuda(const Tensor& x) {
+  using c10::DispatchKey;
+  const c10::DispatchKeySet keys = x.key_set();
+  return x.is_cuda() && !keys.has(DispatchKey::Python) &&
+         !keys.has(DispatchKey::FuncTorchBatched) && !keys.has(DispatchKey::FuncTorchGradWrapper) &&
+         !keys.has(DispatchKey::Functionalize);
+}
+
+std::optional<Tensor> convolve_by_kernel(const Tensor& v, at::IntArrayRef grid,
+                                         const Tensor& weight, const std::optional<Tensor>& bias,
+                                         const std::optional<Tensor>& addend) {
+  if (!is_plain_cuda(v) || weight.size(0) != v.size(2) * v.size(3)) return std::nullopt;
+  if (addend && addend->scalar_type() != v.scalar_type()) return std::nullopt;
+  const Tensor bias_or = bias.value_or(Tensor()), addend_or = addend.value_or(Tensor());
+  const Tensor flat = weight.contiguous();
+  // Its own result stands in for the one to come: new memory is always aligned.
+  GridConvolution call = describe(v, grid, flat, bias_or, addend_or, v);
+  call.output = call.input;
+  if (!refusal(call).empty()) return std::nullopt;
+  return Convolution::apply(v, flat, bias_or, addend_or, grid.vec());
+}
+
+std::optional<Tensor> turn_by_kernel(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                                     bool neighbours) {
+  if (!is_plain_cuda(x) || cos.scalar_type() != at::kFloat) return std::nullopt;
+  if (!refusal(Turn::describe(x, cos, sin, x, neighbours, false)).empty()) return std::nullopt;
+  return Turn::apply(x, cos.contiguous(), sin.contiguous(), neighbours);
+}
+
+}  // namespace mhla::nn::functional
