@@ -1,6 +1,7 @@
 // Rotary positions, short convolutions, norms and gates, made of ATen operations.
 #include "nn/functional/layers.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/complex.h>
