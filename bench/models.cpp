@@ -75,7 +75,10 @@ std::vector<NetworkCall> TorchNetworks::prepare(const NetworkRow& row,
   const c10::InferenceMode guard;
   at::manual_seed(1);
   const std::shared_ptr<Model> model = mhla::models::create_model(
-      row.model, row.options + " attention=" + attention, {.device = device_});
+      row.model,
+      row.options + (attention == "paper" ? " attention=mhla attention.preset=paper"
+                                          : " attention=" + attention),
+      {.device = device_});
   model->eval();
   // Layers that start at zero would hide everything before them.
   for (at::Tensor& parameter : model->parameters()) {

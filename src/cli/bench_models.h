@@ -21,7 +21,7 @@ struct NetworkRow {
 
 // One network, ready to run. Of several ways of the same attention the fastest counts.
 struct NetworkCall {
-  std::string attention;          // "mhla", "softmax", "linear"
+  std::string attention;          // "mhla", "paper", "softmax", "linear"
   std::string way;                // softmax: the back end
   std::function<void()> forward;  // waits until the result is there
 };
