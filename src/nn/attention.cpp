@@ -16,7 +16,8 @@ std::string words(const Cut& cut, const char* suffix) {
   std::string text = std::string(by_block ? "block" : "blocks") + suffix + "=";
   const auto& axes = by_block ? cut.block : cut.blocks;
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    text += (i > 0 ? "x" : "") + std::to_string(axes[i]);
+    if (i > 0) text += 'x';
+    text += std::to_string(axes[i]);
   }
   return text;
 }
@@ -32,7 +33,7 @@ std::string text_of(const AttentionOptions& o) {
                      " normalizer=" + name(o.normalizer) + " feature_map=" + name(o.feature_map);
   if (o.scale != 1.0) text += " scale=" + number(o.scale);
   if (o.eps) text += " eps=" + number(*o.eps);
-  if (o.layout_k) text += " " + words(o.layout_k->cut, "_k");
+  if (o.layout_k) text.append(" ").append(words(o.layout_k->cut, "_k"));
   return text;
 }
 
