@@ -36,13 +36,18 @@ GridConvolution describe(const Tensor& v, at::IntArrayRef grid, const Tensor& we
 
 class Convolution : public torch::autograd::Function<Convolution> {
  public:
+  // NOTE: absent tensors come as empty optionals; LibTorch asks undefined ones for their device.
   static Tensor forward(AutogradContext* context, const Tensor& v, const Tensor& weight,
-                        const Tensor& bias, const Tensor& addend, std::vector<std::int64_t> grid) {
+                        const std::optional<Tensor>& bias, const std::optional<Tensor>& addend,
+                        std::vector<std::int64_t> grid) {
     const Tensor out = new_rows(v);
-    grid_convolution(describe(v, grid, weight, bias, addend, out), current_stream(v.device()));
+    grid_convolution(
+        describe(v, grid, weight, bias.value_or(Tensor()), addend.value_or(Tensor()), out),
+        current_stream(v.device()));
     context->save_for_backward({v, weight});
     context->saved_data["grid"] = std::move(grid);
-    context->saved_data["has_bias"] = bias.defined();
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["has_addend"] = addend.has_value();
     return out;
   }
 
@@ -58,8 +63,13 @@ class Convolution : public torch::autograd::Function<Convolution> {
       call.transposed = true;
       grid_convolution(call, current_stream(v.device()));
     }
+    // Gradients are counted over the tensors that came.
+    const bool has_bias = context->saved_data["has_bias"].toBool();
+    const bool has_addend = context->saved_data["has_addend"].toBool();
     const bool wants_weight = context->needs_input_grad(1);
-    if (wants_weight || context->needs_input_grad(2)) {
+    const bool wants_bias = has_bias && context->needs_input_grad(2);
+    const bool wants_addend = has_addend && context->needs_input_grad(has_bias ? 3 : 2);
+    if (wants_weight || wants_bias) {
       const auto picture = [&grid](const Tensor& x) {
         return x.flatten(2).transpose(1, 2).unflatten(-1, grid);
       };
@@ -67,16 +77,15 @@ class Convolution : public torch::autograd::Function<Convolution> {
       for (std::size_t i = 0; i < grid.size(); ++i) {
         padding.push_back(weight.size(static_cast<std::int64_t>(2 + i)) / 2);
       }
-      const bool has_bias = context->saved_data["has_bias"].toBool();
       const std::vector<std::int64_t> bias_sizes{weight.size(0)};
       const auto parts = at::convolution_backward(
           picture(d_out), picture(v), weight.to(v.scalar_type()),
           has_bias ? at::OptionalIntArrayRef(bias_sizes) : std::nullopt, ones, padding, ones,
-          /*transposed=*/false, zeros, weight.size(0), {false, wants_weight, has_bias});
+          /*transposed=*/false, zeros, weight.size(0), {false, wants_weight, wants_bias});
       if (wants_weight) d_weight = std::get<1>(parts).to(weight.scalar_type());
-      if (has_bias) d_bias = std::get<2>(parts).to(weight.scalar_type());
+      if (wants_bias) d_bias = std::get<2>(parts).to(weight.scalar_type());
     }
-    return {d_v, d_weight, d_bias, context->needs_input_grad(3) ? d_out : Tensor(), Tensor()};
+    return {d_v, d_weight, d_bias, wants_addend ? d_out : Tensor(), Tensor()};
   }
 };
 
@@ -129,13 +138,12 @@ std::optional<Tensor> convolve_by_kernel(const Tensor& v, at::IntArrayRef grid,
                                          const std::optional<Tensor>& addend) {
   if (!is_plain_cuda(v) || weight.size(0) != v.size(2) * v.size(3)) return std::nullopt;
   if (addend && addend->scalar_type() != v.scalar_type()) return std::nullopt;
-  const Tensor bias_or = bias.value_or(Tensor()), addend_or = addend.value_or(Tensor());
   const Tensor flat = weight.contiguous();
-  // Its own result stands in for the one to come: new memory is always aligned.
-  GridConvolution call = describe(v, grid, flat, bias_or, addend_or, v);
-  call.output = call.input;
+  // v stands in for the result, which is new and therefore aligned.
+  const GridConvolution call = describe(v, grid, flat, bias.value_or(Tensor()),
+                                        addend.value_or(Tensor()), v);
   if (!refusal(call).empty()) return std::nullopt;
-  return Convolution::apply(v, flat, bias_or, addend_or, grid.vec());
+  return Convolution::apply(v, flat, bias, addend, grid.vec());
 }
 
 std::optional<Tensor> turn_by_kernel(const Tensor& x, const Tensor& cos, const Tensor& sin,
