@@ -76,6 +76,7 @@ Measured measure(Networks& networks, const NetworkRow& row, double seconds) {
     for (NetworkCall& call : networks.prepare(row, attention)) calls.push_back(std::move(call));
   }
   std::vector<std::function<void()>> forwards;
+  forwards.reserve(calls.size());
   for (const NetworkCall& call : calls) forwards.push_back(call.forward);
   const std::vector<double> times = race(forwards, seconds);
   Measured result{.row = row, .times = {}};
