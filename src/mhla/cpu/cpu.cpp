@@ -13,10 +13,8 @@ using cpu::Index;
 
 // Heads with more memory than this, summaries and tensors, are shared by all threads, which then
 // need one set of summaries in their caches. Others go to single threads: that saves the barriers,
-// and summaries do not travel between cores, which need not have a cache in common. So do those
-// whose summaries stay in a core's L2, however long their tensors are: these are read once.
+// and summaries do not travel between cores, which need not have a cache in common.
 constexpr double kSharedHeadBytes = 24e6;
-constexpr double kOwnSummaryBytes = 1e6;
 
 // Heads per thread between two barriers of the backward pass.
 constexpr Index kHeadsAtOnce = 8;
@@ -28,7 +26,7 @@ bool is_shared(const Problem& problem, bool backward) {
   const Cost cost = linear_cost(problem);
   const double heads = static_cast<double>(std::max<Index>(cpu::head_count(problem), 1));
   const double tensors = (backward ? cost.backward_bytes : cost.forward_bytes) / heads;
-  return summaries > kOwnSummaryBytes && summaries + tensors > kSharedHeadBytes;
+  return summaries + tensors > kSharedHeadBytes;
 }
 
 struct Schedule {
