@@ -126,6 +126,7 @@ int run(int argc, char** argv) {
   add_verify(app);
   add_mixing(app);
   add_bench(app);
+  add_compare(app);
   add_completion(app);
   const int code = parse_and_run(app, argc, argv);
   // A full disk or a closed pipe must not look like success.

@@ -56,7 +56,8 @@ class Program : public testing::Test {
   std::string folder_;
 };
 
-const char* const kCommands[] = {"info", "explain", "verify", "mixing", "bench", "completion"};
+const char* const kCommands[] = {"info",  "explain", "verify",    "mixing",
+                                 "bench", "compare", "completion"};
 
 void expect_usage_error(const Result& r, const std::string& part) {
   EXPECT_EQ(r.code, 2);
@@ -265,6 +266,31 @@ TEST_F(Program, CompletionForEveryShellNamesEveryFlagOfTheProblem) {
       EXPECT_NE(r.out.find(field.key), std::string::npos) << shell_name << " " << field.key;
     }
   }
+}
+
+TEST_F(Program, CompareShowsRunsAndWritesAPage) {
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directory(path(name));
+    std::ofstream(path(name) + "/log.jsonl")
+        << R"({"kind":"train","step":1,"epoch":0.5,"loss":2.0,"samples_per_second":9})" << "\n"
+        << R"({"kind":"eval","step":2,"epoch":1,"top1":71.5,"loss":1.5})" << "\n"
+        << R"({"kind":"train","step":3,"ep)";  // cut off
+    std::ofstream(path(name) + "/config.yaml") << "model: <b>\n";
+  }
+  const std::string runs = path("a") + " " + path("b") + "/";
+  const Result r = run("compare " + runs + " --out " + path("page.html"));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("71.5"), std::string::npos) << r.out;
+  const std::string page = slurp(path("page.html"));
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_NE(page.find("model: &lt;b&gt;"), std::string::npos);
+  const json document = json::parse(run("compare --json " + runs).out);
+  EXPECT_EQ(document["runs"][1]["run"], "b");
+  EXPECT_EQ(document["runs"][1]["eval"]["top1"], 71.5);
+
+  const Result none = run("compare " + path("nowhere"));
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("is no run"), std::string::npos) << none.err;
 }
 
 }  // namespace
