@@ -29,9 +29,7 @@ const ModelFamily kFamily(
 // What a 3x3 convolution of stride 2 leaves.
 std::int64_t halved(std::int64_t size) { return (size + 1) / 2; }
 
-BatchNorm make_batch_norm(std::int64_t width) {
-  return std::make_shared<torch::nn::BatchNorm2dImpl>(torch::nn::BatchNormOptions(width));
-}
+BatchNorm make_batch_norm(std::int64_t width) { return std::make_shared<nn::BatchNorm>(width); }
 
 Conv make_3x3(std::int64_t in, std::int64_t out, std::int64_t stride) {
   return make_conv(

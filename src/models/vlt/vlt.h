@@ -1,12 +1,11 @@
 // VLT, the pyramid of RALA and MALA: two stages of linear attention, two of softmax (spec 2.2).
 #pragma once
 
-#include <torch/nn/modules/batchnorm.h>
-
 #include "models/attention.h"
 #include "models/layers/basic.h"
 #include "models/model.h"
 #include "models/options.h"
+#include "nn/modules/batch_norm.h"
 
 namespace mhla::models {
 
@@ -39,7 +38,7 @@ struct VltConfig {
   }
 };
 
-using BatchNorm = std::shared_ptr<torch::nn::BatchNorm2dImpl>;
+using BatchNorm = std::shared_ptr<nn::BatchNorm>;
 
 struct VltBlockShape {
   std::int64_t width = 0;
