@@ -196,6 +196,9 @@ def tiles():
     and tensors or layouts that the copy engine cannot address."""
     video, picture = grid((14, 12, 10), block=(7, 6, 5)), grid((32, 48), block=(16, 16))
     short_video, short_picture = grid((9, 13, 12), block=(7, 6, 5)), grid((40, 41), block=(16, 16))
+    # Blocks of two kinds, some longer by one: along x, y and z.
+    uneven = [grid((14, 12, 16), blocks=(2, 2, 3)), grid((14, 13, 10), blocks=(2, 2, 2)),
+              grid((15, 12, 10), blocks=(2, 2, 2)), sequence(1000, blocks=7)]
     return [
         Case(video, dk=128, strides="fused", heads=3),
         Case(video, dk=128, batch=13, heads=4, strides="fused"),
@@ -220,10 +223,34 @@ def tiles():
         Case(grid((256, 256), block=(16, 16)), batch=1, heads=1, dk=64, strides="fused"),
         Case(video, dk=128, heads=3, normalizer="shared_position", strides="fused"),
         Case(short_picture, dk=64, batch=3, heads=3, normalizer="shared_position"),
+        Case(short_video, dk=128, batch=1, heads=3, normalizer="shared_position", strides="fused"),
+        Case(video, dk=64, batch=5, heads=3, normalizer="shared_position", scale=0.25, eps=0.5),
+        Case(picture, dk=64, normalizer="shared_position", mask="block_causal", feature_map="elu1"),
+        Case(picture, dk=128, normalizer="shared_position", feature_map="identity", per_head=True),
+        Case(short_picture, dk=128, batch=2, normalizer="shared_position", feature_map="relu",
+             strides="misaligned"),
+        Case(sequence(1000, block=64), dk=128, heads=3, normalizer="shared_position"),
+        Case(sequence(19200, block=64), dk=64, batch=1, normalizer="shared_position"),  # 300 blocks
+        Case(grid((21, 30, 50), blocks=(3, 5, 10)), batch=1, heads=2, dk=128, strides="fused",
+             normalizer="shared_position"),
+        Case(grid((256, 256), block=(16, 16)), batch=1, heads=1, dk=64, strides="fused",
+             normalizer="shared_position"),
         Case(short_video, dk=128, batch=1, feature_map="identity", separate=True),
         Case(picture, dk=64, feature_map="identity", separate=True, normalizer="shared_position"),
+    ] + [
+        Case(layout, dk=d, batch=3, heads=3, strides="fused", normalizer=normalizer)
+        for layout, d in zip(uneven, (128, 64, 128, 64))
+        for normalizer in ("exact", "shared_position", "none")
+    ] + [
+        Case(grid((21, 30, 52), blocks=(3, 5, 10)), batch=1, heads=2, dk=128, strides="fused",
+             normalizer="shared_position"),
+        Case(uneven[0], dk=32, batch=3, heads=4, normalizer="shared_position"),
+        Case(uneven[1], dk=32, batch=3, heads=4),
     ] + [  # two heads of 32 columns a tile
         Case(short_picture, dk=32, batch=3, heads=4, normalizer="shared_position"),
+        Case(short_video, dk=32, batch=1, heads=6, normalizer="shared_position", strides="fused"),
+        Case(grid((64, 64), block=(8, 8)), dk=32, batch=5, heads=6, normalizer="shared_position",
+             strides="fused", feature_map="elu1"),
         Case(grid((56, 56), block=(8, 8)), dk=32, batch=37, heads=4, strides="fused"),
         Case(short_video, dk=32, batch=1, heads=6, strides="fused"),
         Case(short_picture, dk=32, batch=3, heads=4, feature_map="elu1"),
@@ -297,6 +324,9 @@ REPEATED = [
     Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
     Case(grid((80, 96), block=(16, 16)), batch=19, heads=3, dk=64),
     Case(grid((14, 12, 10), block=(7, 6, 5)), batch=40, heads=4, dk=128, strides="fused"),
+    Case(grid((80, 96), block=(16, 16)), batch=19, heads=3, dk=64, normalizer="shared_position"),
+    Case(grid((14, 12, 10), block=(7, 6, 5)), batch=40, heads=4, dk=128, strides="fused",
+         normalizer="shared_position"),
     Case(sequence(1000, block=64), batch=5, heads=4, dk=128, dv=256, mask="causal",
          normalizer="none", feature_map="relu"),
     # Many heads a thread block: buffers that are freed too early show here, and hardly elsewhere.

@@ -34,6 +34,7 @@ struct PreparedShort {
 struct PreparedShared {
   SharedRowsPlan plan;
   DeviceTable<int> tokens;
+  bool in_kernel;  // the forward makes the row factors itself
   PlanData other;
 };
 
@@ -131,7 +132,10 @@ bool run_short(const PlanData& data, const ForwardInputs& inputs, const ForwardO
   if (args.items == 0) return true;
   if (!short_tensors(args, served->width, inputs, outputs.o)) return false;
   args.dense = dense;
-  if (prepared.shared) {
+  if (prepared.shared && prepared.shared->in_kernel) {
+    args.tokens = prepared.shared->tokens.data();
+    args.positions = prepared.shared->plan.positions;
+  } else if (prepared.shared) {
     const PreparedShared& shared = *prepared.shared;
     SharedRowsArgs rows = shared_rows_args(data.problem, shared.plan, shared.tokens.data(),
                                            inputs.mixing);
@@ -162,7 +166,10 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
                       static_cast<double>(plan.processors);
   const double seconds = std::max(flops / rate, linear_cost(problem).forward_bytes / bandwidth) /
                          busy;
-  return seconds + kLaunch + (has_shared_rows(problem) ? shared_rows_seconds(problem) : 0);
+  return seconds + kLaunch +
+         (has_shared_rows(problem) && !short_makes_factors(problem, plan.processors)
+              ? shared_rows_seconds(problem)
+              : 0);
 }
 
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
@@ -212,7 +219,8 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
     DeviceTable<int> tokens(rows.tokens);
     PlanData other{.problem = problem, .options = {}, .implementation = &linear};
     other.prepared = std::move(linear_prepared);
-    shared = PreparedShared{std::move(rows), std::move(tokens), std::move(other)};
+    const bool in_kernel = short_makes_factors(problem, plan.processors);
+    shared = PreparedShared{std::move(rows), std::move(tokens), in_kernel, std::move(other)};
   }
   return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole),
                                              std::move(forward), std::move(shared)});
@@ -400,7 +408,9 @@ std::string kernels(const Problem& problem) {
   text += whole_plan(problem, plan.processors) ? ", backward of whole heads (dense_whole)"
                                                : ", backward by queries and by keys";
   if (!has_shared_rows(problem)) return text;
-  text += ", row factors ahead of both (shared_rows)";
+  text += short_makes_factors(problem, plan.processors)
+              ? ", row factors in the forward and ahead of the backward (shared_rows)"
+              : ", row factors ahead of both (shared_rows)";
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mhla/cuda/device/types.cuh"
+#include "mhla/cuda/sm90/shared_rows.h"
 #include "mhla/cuda/sm90/tensor_map.h"
 #include "mhla/error.h"
 
@@ -41,6 +42,15 @@ int short_width(const Problem& problem) {
     if (width <= compiled) return compiled;
   }
   return 0;
+}
+
+bool short_makes_factors(const Problem& problem, int processors) {
+  const int width = short_width(problem);
+  const std::int64_t positions = shared_rows_positions(problem);
+  const std::int64_t blocks = problem.layout.mixing_size();
+  return (width == 64 || width == 72) && problem.layout.tokens() <= kShortSharedQueries &&
+         blocks * (positions + 8) <= kShortProducts && positions <= 256 &&
+         problem.batch * problem.heads >= processors;  // otherwise heads are split
 }
 
 ShortArgs short_args(const Problem& problem, int processors) {

@@ -12,14 +12,16 @@
 
 namespace mhla::cuda::sm90 {
 
-inline constexpr int kHalf = 128;                      // keys of a product
-inline constexpr int kShortKeys = 2 * kHalf;           // at most
-inline constexpr int kShortQueries = 512;              // at most
-inline constexpr int kShortBlocks = 16;                // rows of the mixing matrix, at most
-inline constexpr int kShortThreads = 3 * 128;          // two computing warpgroups, one that loads
-inline constexpr int kShortRegisters = 232;            // of a computing thread
-inline constexpr int kShortLoaderRegisters = 40;       // 2 * 232 + 40 = 3 * 168
-inline constexpr int kShortBarriers = 5 * 8 + 2 * 12;  // see ShortShared
+inline constexpr int kHalf = 128;                  // keys of a product
+inline constexpr int kShortKeys = 2 * kHalf;       // at most
+inline constexpr int kShortQueries = 512;          // at most
+inline constexpr int kShortBlocks = 16;            // rows of the mixing matrix, at most
+inline constexpr int kShortThreads = 3 * 128;      // two computing warpgroups, one that loads
+inline constexpr int kShortRegisters = 232;        // of a computing thread
+inline constexpr int kShortLoaderRegisters = 40;   // 2 * 232 + 40 = 3 * 168
+inline constexpr int kShortSharedRegisters = 224;  // with shared_position
+inline constexpr int kShortSharedLoaderRegisters = 56;
+inline constexpr int kShortBarriers = 5 * 8 + 2 * 12 + 4;  // see ShortShared
 
 // Columns of the two parts of a tile.
 constexpr int main_columns(int width) { return width >= 64 ? 64 : 32; }
@@ -33,16 +35,24 @@ constexpr int short_quad_stride(bool pairs) { return kShortKeys / (pairs ? 8 : 4
 // Shared memory: rings of key halves, of value halves and of query tiles, a tile of outputs for
 // each warpgroup, ones, weights, row blocks, barriers. Four halves are two heads: one in use, one
 // on its way.
+// shared: with the row factors of the shared_position normaliser (dense_short_rows.cuh).
+inline constexpr int kShortProducts = 512;       // most positions of all blocks, one more each
+inline constexpr int kShortSharedQueries = 256;  // at most, with shared_position
+struct ShortRowsPlan {
+  int sums, products, factors, mixing, tokens, places;  // byte offsets
+};
 struct ShortPlan {
   int k_slots, v_slots, q_slots;
   int v, q, o, ones, weights, row_blocks, barriers, bytes;  // byte offsets; k is at 0
+  ShortRowsPlan rows;
 };
-constexpr ShortPlan short_plan(int width, bool pairs) {
+constexpr ShortPlan short_plan(int width, bool pairs, bool shared = false) {
   ShortPlan plan{};
   const bool crowded = width == 96;
   plan.k_slots = width == 32 ? 8 : crowded && !pairs ? 3 : 4;
   plan.v_slots = width == 32 ? 8 : crowded ? 3 : 4;
   plan.q_slots = width == 32 ? 12 : width == 64 ? 6 : width == 72 ? 5 : pairs ? 2 : 3;
+  if (shared && width == 72) plan.q_slots = pairs ? 4 : 3;  // makes room
   plan.v = plan.k_slots * kHalf * width * 2;
   plan.q = plan.v + plan.v_slots * kHalf * width * 2;
   plan.o = plan.q + plan.q_slots * kTile * width * 2;
@@ -52,8 +62,18 @@ constexpr ShortPlan short_plan(int width, bool pairs) {
   plan.row_blocks = plan.weights + kShortBlocks * 4 * short_quad_stride(pairs) * 4;
   plan.barriers = plan.row_blocks + kShortQueries;
   plan.bytes = plan.barriers + kShortBarriers * 8;
+  if (!shared) return plan;
+  plan.rows.sums = plan.bytes;  // z [block][width + 4]: two blocks meet different banks
+  plan.rows.products = plan.rows.sums + kShortBlocks * (width + 4) * 4;
+  plan.rows.factors = plan.rows.products + kShortProducts * 4;  // of two heads
+  plan.rows.mixing = plan.rows.factors + 2 * kShortSharedQueries * 4;
+  plan.rows.tokens = plan.rows.mixing + kShortBlocks * kShortBlocks * 4;
+  plan.rows.places = plan.rows.tokens + kShortProducts * 2;
+  plan.bytes = plan.rows.places + kShortSharedQueries * 2;
   return plan;
 }
+static_assert(short_plan(72, false, true).bytes <= 232448);
+static_assert(short_plan(64, false, true).bytes <= 232448);
 
 struct ShortArgs {
   // [q, k, v, o][main, rest]; boxes of 64 tokens for q, of 128 for k and v, of 16 for o.
@@ -65,13 +85,19 @@ struct ShortArgs {
   int grid;                               // thread blocks
   int batch_step, head_step, split_step;  // from one item of a thread block to its next
   DenseArgs dense;                        // but for its tensors
-  const float* factor;  // [batch * heads][queries]: given, or null (see shared_rows.h)
+  // shared_position: row factors that are given, [batch * heads][queries], or else what the kernel
+  // needs to make them, [blocks][positions] as in shared_rows.h; both null otherwise.
+  const float* factor;
+  const int* tokens;
+  int positions;
 };
 
 // The width of the compiled kernel that serves a problem, 0 if none does: one sequence, 129 to 256
 // keys, up to 512 queries in up to 16 blocks, dk and dv up to 96, one mixing matrix for all heads,
 // no mask inside blocks.
 int short_width(const Problem& problem);
+// Whether the kernel makes the row factors of shared_position itself.
+bool short_makes_factors(const Problem& problem, int processors);
 // All but the tensors of a call and `dense`.
 ShortArgs short_args(const Problem& problem, int processors);
 // Describes the tensors of a call; false where the copy engine cannot read them.

@@ -1,6 +1,7 @@
 // Forward for up to 256 keys: o = (m * phi(q) phi(k)^T) v over the row sum, 64 queries at a time.
 #pragma once
 
+#include "mhla/cuda/sm90/dense_short_rows.cuh"
 #include "mhla/cuda/sm90/dense_short_tables.cuh"
 #include "mhla/cuda/sm90/dense_short_tile.cuh"
 
@@ -19,10 +20,11 @@ __device__ __forceinline__ void load_given(float (&given)[2], const ShortArgs& a
 }
 
 // NOTE: what goes through the queue of shared memory is asked for before products are issued:
-// behind them it would wait until they have started.
-template <typename T, int D, bool kPairs>
+// behind them it would wait until they have started. kShared: row factors come from the warps that
+// map the keys.
+template <typename T, int D, bool kPairs, bool kShared>
 __device__ __forceinline__ void compute_short(const ShortArgs& args,
-                                              const ShortShared<D, kPairs>& shared) {
+                                              const ShortShared<D, kPairs, kShared>& shared) {
   constexpr bool kFit = std::is_same_v<T, f16>;
   const int warpgroup = warpgroup_index();
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
@@ -30,6 +32,7 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
+    const auto factors = shared.factors(work.half / 2);
     const int tiles = work.tiles();
     int tile = (warpgroup ^ work.tile) & 1;  // row tiles alternate, across heads too
     if (tile >= tiles) {
@@ -41,6 +44,10 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
       release(kb.empty);
       release(va.empty);
       release(vb.empty);
+      if constexpr (kShared) {
+        factors.wait_full();
+        release(factors.empty);
+      }
       continue;
     }
     ShortRows<T, D, kPairs> rows;
@@ -51,7 +58,7 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
       // Scores of both halves
       const HalfWeights<kPairs> first(rows.weights, 0);
       float given[2] = {};
-      load_given(given, args, work, work.row() + tile * kTile);
+      if constexpr (!kShared) load_given(given, args, work, work.row() + tile * kTile);
       float a[kHalf / 2], b[kHalf / 2];
       if (!begun) ka.wait_full();
       wgmma_fence();
@@ -106,42 +113,59 @@ __device__ __forceinline__ void compute_short(const ShortArgs& args,
 
       // Normalise and write
       float factor[2];
+      if constexpr (kShared) {
+        if (!begun) factors.wait_full();
+        const int row = tile * kTile + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        factor[i] = args.factor == nullptr ? row_factor(args.dense, o.sum(i), fit[i])
-                    : kFit                 ? given[i] / fit[i]
-                                           : given[i];
+        for (int i = 0; i < 2; ++i) {
+          factor[i] = load_float(factors.at + 4 * min(row + 8 * i, args.queries - 1));
+          if constexpr (kFit) factor[i] /= fit[i];
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          factor[i] = args.factor == nullptr ? row_factor(args.dense, o.sum(i), fit[i])
+                      : kFit                 ? given[i] / fit[i]
+                                             : given[i];
+        }
       }
       const int warp_row = static_cast<int>(threadIdx.x / 32 % 4 * 16);
       ShortResult<T, D>(o, factor).store(
           args, out, {0, work.row() + tile * kTile + warp_row, work.head, work.batch});
+      // NOTE: the outputs are stored, so that the factors have been read.
+      if (kShared && last) release(factors.empty);
     }
   }
   if (threadIdx.x % 32 == 0) store_wait_read();
 }
 
-template <typename T, int D, bool kPairs>
+template <typename T, int D, bool kPairs, bool kShared>
 __global__ void __launch_bounds__(kShortThreads, 1)
     dense_short_kernel(const __grid_constant__ ShortArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const ShortShared<D, kPairs> shared{ptx::shared_address(memory)};
+  using Shared = ShortShared<D, kPairs, kShared>;
+  const Shared shared{ptx::shared_address(memory)};
   if (warpgroup_index() == 2) {
     const bool copies = threadIdx.x / 32 == 8;
+    const std::conditional_t<kShared, ShortRowFactors<T, D, kPairs>, ShortKeys<T, D, kPairs>> keys{
+        args, shared};
     if (threadIdx.x == 256) shared.init_barriers();
     __syncthreads();
-    give_registers<kShortLoaderRegisters>();
-    if (!copies) {
-      map_short<T>(args, shared);
-    } else if (threadIdx.x % 32 == 0) {
-      ShortCopies<D, kPairs>(args, shared).run();
+    give_registers<kShared ? kShortSharedLoaderRegisters : kShortLoaderRegisters>();
+    if (copies) {
+      if (threadIdx.x % 32 == 0) ShortCopies<D, Shared>(args, shared).run();
+    } else if (args.dense.feature == Feature::elu1) {
+      keys.run([](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
+    } else {
+      keys.run(PairMap<T>(args.dense.feature));
     }
     return;
   }
   const ShortTables<T, D, kPairs> tables(args);
   __syncthreads();
-  take_registers<kShortRegisters>();
+  take_registers<kShared ? kShortSharedRegisters : kShortRegisters>();
   tables.write(shared);
-  compute_short<T, D, kPairs>(args, shared);
+  compute_short<T, D, kPairs, kShared>(args, shared);
 }
 
 }  // namespace mhla::cuda::sm90

@@ -6,16 +6,22 @@
 
 namespace mhla::cuda::sm90 {
 
-template <typename T, int D>
+template <typename T, int D, bool kShared = false>
 void launch_short_width(const ShortArgs& args, void* stream) {
-  const auto kernel = args.pairs ? dense_short_kernel<T, D, true> : dense_short_kernel<T, D, false>;
-  const int bytes = short_plan(D, args.pairs != 0).bytes;
+  const auto kernel = args.pairs ? dense_short_kernel<T, D, true, kShared>
+                                 : dense_short_kernel<T, D, false, kShared>;
+  const int bytes = short_plan(D, args.pairs != 0, kShared).bytes;
   allow_shared(reinterpret_cast<const void*>(kernel), bytes);
   launch<ShortArgs>(kernel, {.x = args.grid}, kShortThreads, bytes, stream, args);
 }
 
 template <typename T>
 void launch_short(int width, const ShortArgs& args, void* stream) {
+  if (args.tokens != nullptr) {
+    if (width == 64) return launch_short_width<T, 64, true>(args, stream);
+    if (width == 72) return launch_short_width<T, 72, true>(args, stream);
+    fail(ErrorCode::internal, "cuda.dense", "no short kernel with row factors for width ", width);
+  }
   switch (width) {
     case 32: return launch_short_width<T, 32>(args, stream);
     case 64: return launch_short_width<T, 64>(args, stream);

@@ -15,9 +15,9 @@ inline constexpr int kMapWarps = 3;
 
 // Shared memory as 32-bit addresses. A ring is walked by counting its buffers: number n lies in
 // slot n % slots and completes phase n / slots of its barriers.
-template <int D, bool kPairs>
+template <int D, bool kPairs, bool kShared = false>
 struct ShortShared {
-  static constexpr ShortPlan kPlan = short_plan(D, kPairs);
+  static constexpr ShortPlan kPlan = short_plan(D, kPairs, kShared);
   static constexpr int kMain = main_columns(D), kRest = rest_columns(D);
   static constexpr int kHalfBytes = kHalf * D * 2, kRowBytes = kTile * D * 2;
   std::uint32_t base;
@@ -39,6 +39,10 @@ struct ShortShared {
   __device__ __forceinline__ Buffer q(int number) const {
     return buffer(number, kPlan.q_slots, base + kPlan.q, kRowBytes, 40, 40, 52);
   }
+  // Row factors of shared_position; number: of the head.
+  __device__ __forceinline__ Buffer factors(int number) const {
+    return buffer(number, 2, base + kPlan.rows.factors, kShortSharedQueries * 4, 64, 64, 66);
+  }
   __device__ __forceinline__ std::uint32_t barrier(int i) const {
     return base + kPlan.barriers + 8 * i;
   }
@@ -56,7 +60,11 @@ struct ShortShared {
     init(24, kPlan.v_slots, 1);
     init(32, kPlan.v_slots, 2 * kWarps);
     init(40, kPlan.q_slots, 1);
-    init(52, kPlan.q_slots, kWarps);
+    init(52, kPlan.q_slots, kWarps + (kShared ? kMapWarps : 0));
+    if constexpr (kShared) {
+      init(64, 2, kMapWarps);
+      init(66, 2, 2 * kWarps);
+    }
     fence_barrier_init();
   }
 
@@ -99,10 +107,10 @@ struct ShortWork {
   }
 };
 
-template <int D, bool kPairs>
+template <int D, typename Shared>
 class ShortCopies {
  public:
-  __device__ ShortCopies(const ShortArgs& args, const ShortShared<D, kPairs>& shared)
+  __device__ ShortCopies(const ShortArgs& args, const Shared& shared)
       : args_(args), shared_(shared), work_(args) {}
 
   // In the order in which the products need them.
@@ -119,7 +127,6 @@ class ShortCopies {
   }
 
  private:
-  using Shared = ShortShared<D, kPairs>;
   using Buffer = typename Shared::Buffer;
 
   __device__ void rows(int tile) const {
@@ -151,51 +158,45 @@ class ShortCopies {
   ShortWork work_;
 };
 
-// phi in place on keys as they land; the order of the bytes does not matter. NOTE: columns past dk
-// become phi(0), and meet zeros of q.
-template <int D, bool kPairs, typename Map>
-__device__ __forceinline__ void map_keys(const ShortArgs& args,
-                                         const ShortShared<D, kPairs>& shared, const Map& map) {
-  constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8, kBatch = 4;
-  const int thread = static_cast<int>(threadIdx.x) - (kShortThreads - kThreads);
-  for (ShortWork work(args); !work.done(); work.next()) {
-    for (int half = 0; half < 2; ++half) {
-      const auto buffer = shared.k(work.half + half);
-      barrier_wait(buffer.landed, buffer.parity);
-      for (int first = thread; first < kChunks; first += kBatch * kThreads) {
-        std::uint32_t w[kBatch][4];
+// phi in place on keys as they land, by three of the four loading warps; the order of the bytes
+// does not matter. NOTE: columns past dk become phi(0), and meet zeros of q.
+template <typename T, int D, bool kPairs>
+struct ShortKeys {
+  const ShortArgs& args;
+  const ShortShared<D, kPairs>& shared;
+
+  template <typename Map>
+  __device__ __forceinline__ void run(const Map& map) const {
+    constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8, kBatch = 4;
+    const int thread = static_cast<int>(threadIdx.x) - (kShortThreads - kThreads);
+    for (ShortWork work(args); !work.done(); work.next()) {
+      for (int half = 0; half < 2; ++half) {
+        const auto buffer = shared.k(work.half + half);
+        barrier_wait(buffer.landed, buffer.parity);
+        for (int first = thread; first < kChunks; first += kBatch * kThreads) {
+          std::uint32_t w[kBatch][4];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (first + i * kThreads >= kChunks) break;
-          asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-                       : "=r"(w[i][0]), "=r"(w[i][1]), "=r"(w[i][2]), "=r"(w[i][3])
-                       : "r"(buffer.at + (first + i * kThreads) * 16)
-                       : "memory");
+          for (int i = 0; i < kBatch; ++i) {
+            if (first + i * kThreads >= kChunks) break;
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                         : "=r"(w[i][0]), "=r"(w[i][1]), "=r"(w[i][2]), "=r"(w[i][3])
+                         : "r"(buffer.at + (first + i * kThreads) * 16)
+                         : "memory");
+          }
+#pragma unroll
+          for (int i = 0; i < kBatch; ++i) {
+            if (first + i * kThreads >= kChunks) break;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) w[i][j] = map(w[i][j]);
+            store_chunk(buffer.at + (first + i * kThreads) * 16, w[i]);
+          }
         }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (first + i * kThreads >= kChunks) break;
-#pragma unroll
-          for (int j = 0; j < 4; ++j) w[i][j] = map(w[i][j]);
-          store_chunk(buffer.at + (first + i * kThreads) * 16, w[i]);
-        }
+        fence_async();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(buffer.full);
       }
-      fence_async();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(buffer.full);
     }
   }
-}
-
-// Three of the four loading warps.
-template <typename T, int D, bool kPairs>
-__device__ __forceinline__ void map_short(const ShortArgs& args,
-                                          const ShortShared<D, kPairs>& shared) {
-  if (args.dense.feature == Feature::elu1) {
-    map_keys(args, shared, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
-  } else {
-    map_keys(args, shared, PairMap<T>(args.dense.feature));
-  }
-}
+};
 
 }  // namespace mhla::cuda::sm90

@@ -30,8 +30,9 @@ class ShortTables {
   }
 
   // The mixing matrix passes through the tiles of the outputs, which are free yet.
-  __device__ __forceinline__ void write(const ShortShared<D, kPairs>& shared) const {
-    constexpr ShortPlan kPlan = ShortShared<D, kPairs>::kPlan;
+  template <typename Shared>
+  __device__ __forceinline__ void write(const Shared& shared) const {
+    constexpr ShortPlan kPlan = Shared::kPlan;
     const std::uint32_t matrix = shared.base + kPlan.o;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

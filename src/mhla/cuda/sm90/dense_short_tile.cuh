@@ -252,8 +252,9 @@ struct ShortRows {
   std::uint32_t weights[2];
 
   // number: of the tile in its ring; row: its first query.
-  __device__ __forceinline__ void load(const ShortArgs& args, const ShortShared<D, kPairs>& shared,
-                                       int number, int row) {
+  template <typename Shared>
+  __device__ __forceinline__ void load(const ShortArgs& args, const Shared& shared, int number,
+                                       int row) {
     const int lane_row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     const auto buffer = shared.q(number);
     buffer.wait_full();

@@ -41,9 +41,9 @@ struct TileWalk {
 // S_b = sum of phi(k) v^T (Eq. 3). Rows of v end in a one, so column D of S_b is z_b. The first
 // tile is on its way while other warps still read the summaries of the head before.
 template <typename F>
-__device__ __forceinline__ void fused_summaries(const FusedArgs& args, int batch, int head,
-                                                int warp, int warps, const int* offsets,
-                                                bf16* tiles, bf16* summaries) {
+__device__ __forceinline__ void fused_summaries(const FusedArgs& args, const PackedMap& map,
+                                                int batch, int head, int warp, int warps,
+                                                const int* offsets, bf16* tiles, bf16* summaries) {
   const bf16* k = args.k.head<const bf16>(batch, head);
   const bf16* v = args.v.head<const bf16>(batch, head);
   F::write_ones(tiles + F::kTile);  // a tile of outputs was here
@@ -73,7 +73,7 @@ __device__ __forceinline__ void fused_summaries(const FusedArgs& args, int batch
       bf16* k_tile = tiles + step % 2 * 2 * F::kTile;
       F::map(k_tile, args.map, work.rows(), args.dk);
       __syncwarp();
-      F::add_products(acc, k_tile, k_tile + F::kTile);
+      F::add_products(acc, map, k_tile, k_tile + F::kTile);
       __syncwarp();
     }
     bf16* summary = summaries + block * F::kSummary;
@@ -128,34 +128,64 @@ __device__ __forceinline__ void fused_mix(const FusedArgs& args, int head, int w
   }
 }
 
-// shared_position: phi(q) z of every query with its own block. The warp that made a summary reads
-// it here, before it is mixed; q is read once more for the read-out, by then from L2.
+// The queries of a warp, kFusedTiles - 1 row tiles ahead.
 template <typename F>
-__device__ __forceinline__ void fused_products(const FusedArgs& args, int batch, int head, int warp,
-                                               int warps, const int* offsets, bf16* tiles,
-                                               const bf16* summaries, float* products) {
-  const int lane = threadIdx.x;
-  const bf16* q = args.q.head<const bf16>(batch, head);
-  TileWalk<F> loads(args.q_table, args.q_blocks, args.q_tokens, warp, warps), work = loads;
-  int loaded = 0;
-  const auto start = [&] {
+struct QueryRing {
+  const FusedArgs& args;
+  const bf16* q;
+  const int* offsets;
+  bf16* tiles;
+  TileWalk<F> loads, work;
+  int loaded = 0, step = 0;
+
+  __device__ __forceinline__ QueryRing(const FusedArgs& args, int batch, int head, int warp,
+                                       int warps, const int* offsets, bf16* tiles)
+      : args(args),
+        q(args.q.head<const bf16>(batch, head)),
+        offsets(offsets),
+        tiles(tiles),
+        loads(args.q_table, args.q_blocks, args.q_tokens, warp, warps),
+        work(loads) {
+#pragma unroll
+    for (int i = 0; i < kFusedTiles - 1; ++i) start();
+  }
+  __device__ __forceinline__ void start() {
     if (!loads.done()) {
       F::load(tiles + loaded++ % kFusedTiles * F::kTile, q, args.q,
               typename F::Rows(offsets, loads.at, loads.first), args.dk);
       loads.next();
     }
     ptx::copy_commit();
-  };
-#pragma unroll
-  for (int i = 0; i < kFusedTiles - 1; ++i) start();
-  for (int step = 0; !work.done(); work.next(), ++step) {
+  }
+  // The next tile, and another one on its way into that of the step before, which is written out.
+  __device__ __forceinline__ bf16* take() {
     ptx::copy_wait<kFusedTiles - 2>();
     bf16* tile = tiles + step % kFusedTiles * F::kTile;
     F::map(tile, args.map, work.rows(), args.dk);
     __syncwarp();
     start();
+    return tile;
+  }
+  __device__ __forceinline__ void next() {
+    work.next();
+    ++step;
+  }
+};
+
+// shared_position: phi(q) z of every query with its own block. The warp that made a summary reads
+// it here, before it is mixed; q is read once more for the read-out, by then from L2.
+template <typename F>
+__device__ __forceinline__ void fused_products(const FusedArgs& args, const PackedMap& map,
+                                               int batch, int head, int warp, int warps,
+                                               const int* offsets, bf16* tiles,
+                                               const bf16* summaries, float* products) {
+  const int lane = threadIdx.x;
+  QueryRing<F> ring(args, batch, head, warp, warps, offsets, tiles);
+  const TileWalk<F>& work = ring.work;
+  for (; !work.done(); ring.next()) {
+    const bf16* tile = ring.take();
     float acc[4] = {};
-    F::multiply_sums(acc, tile, summaries + work.block * F::kSummary);
+    F::multiply_sums(acc, map, tile, summaries + work.block * F::kSummary);
     if (lane % 4 == 0) {
       float* to = products + work.block * kFusedPositions + work.first + lane / 4;
       to[0] = acc[0];
@@ -186,34 +216,19 @@ __device__ __forceinline__ void fused_factors(const FusedArgs& args, const float
 // o = phi(q) S~_i over phi(q) z~_i (Eq. 4), or times the given factors. `mix` runs while the first
 // queries are on their way.
 template <typename F, bool kProducts, typename Mix>
-__device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, int head, int warp,
-                                              int warps, const int* offsets, bf16* tiles,
+__device__ __forceinline__ void fused_readout(const FusedArgs& args, const PackedMap& map,
+                                              int batch, int head, int warp, int warps,
+                                              const int* offsets, bf16* tiles,
                                               const bf16* summaries, const float* factors,
                                               Mix&& mix) {
   const int lane = threadIdx.x;
-  const bf16* q = args.q.head<const bf16>(batch, head);
   bf16* o = args.o.head<bf16>(batch, head);
-
-  TileWalk<F> loads(args.q_table, args.q_blocks, args.q_tokens, warp, warps), work = loads;
-  int loaded = 0;
-  const auto start = [&] {
-    if (!loads.done()) {
-      F::load(tiles + loaded++ % kFusedTiles * F::kTile, q, args.q,
-              typename F::Rows(offsets, loads.at, loads.first), args.dk);
-      loads.next();
-    }
-    ptx::copy_commit();
-  };
-#pragma unroll
-  for (int i = 0; i < kFusedTiles - 1; ++i) start();
+  QueryRing<F> ring(args, batch, head, warp, warps, offsets, tiles);
+  const TileWalk<F>& work = ring.work;
   mix();
 
-  for (int step = 0; !work.done(); work.next(), ++step) {
-    ptx::copy_wait<kFusedTiles - 2>();
-    bf16* tile = tiles + step % kFusedTiles * F::kTile;
-    F::map(tile, args.map, work.rows(), args.dk);
-    __syncwarp();
-    start();  // into the tile of the step before, which is written out
+  for (; !work.done(); ring.next()) {
+    bf16* tile = ring.take();
     float factor[2] = {args.scale, args.scale};
     if constexpr (kProducts) {
       const float* from = factors + work.block * kFusedPositions + work.first + lane / 4;
@@ -232,7 +247,7 @@ __device__ __forceinline__ void fused_readout(const FusedArgs& args, int batch, 
       }
     }
     float acc[F::D / 8 + 1][4] = {};
-    F::multiply(acc, tile, summaries + work.block * F::kSummary);
+    F::multiply(acc, map, tile, summaries + work.block * F::kSummary);
     if (!kProducts && args.normalize) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -275,9 +290,10 @@ __global__ void __launch_bounds__(F::kThreads, 1)
     }
     __syncthreads();
   }
+  const PackedMap map(args.map);
   for (int item = blockIdx.x; item < args.items; item += gridDim.x) {
     const int head = item % args.heads, batch = item / args.heads;
-    fused_summaries<F>(args, batch, head, warp, warps, k_offsets, tiles, summaries);
+    fused_summaries<F>(args, map, batch, head, warp, warps, k_offsets, tiles, summaries);
     // Blocks that pad the last mma tile hold zeros; the mixture of the head before is gone.
     for (int i = args.k_blocks * F::kSummary + (warp * 32 + threadIdx.x) * 8;
          i < F::MB * 16 * F::kSummary; i += warps * 32 * 8) {
@@ -286,9 +302,9 @@ __global__ void __launch_bounds__(F::kThreads, 1)
     ptx::copy_wait<0>();
     __syncwarp();
     if constexpr (kProducts) {
-      fused_products<F>(args, batch, head, warp, warps, q_offsets, tiles, summaries, products);
+      fused_products<F>(args, map, batch, head, warp, warps, q_offsets, tiles, summaries, products);
     }
-    fused_readout<F, kProducts>(args, batch, head, warp, warps, q_offsets, tiles, summaries,
+    fused_readout<F, kProducts>(args, map, batch, head, warp, warps, q_offsets, tiles, summaries,
                                 factors, [&] {
                                   __syncthreads();
                                   if constexpr (kProducts) fused_factors(args, products, factors);

@@ -81,12 +81,6 @@ __device__ __forceinline__ void push(std::uint32_t to, const Chunk& chunk, std::
       "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]), "r"(chunk.word[3]), "r"(barrier)
       : "memory");
 }
-// All ones in the halves of x that are greater than those of y.
-__device__ __forceinline__ std::uint32_t greater_bf16x2(std::uint32_t x, std::uint32_t y) {
-  std::uint32_t mask;
-  asm("set.gt.u32.bf16x2 %0, %1, %2;\n" : "=r"(mask) : "r"(x), "r"(y));
-  return mask;
-}
 // The low (high) halves of two words.
 __device__ __forceinline__ std::uint32_t low_halves(std::uint32_t x, std::uint32_t y) {
   return __byte_perm(x, y, 0x5410);

@@ -6,6 +6,7 @@
 #include "mhla/cuda/device/ptx.cuh"
 #include "mhla/cuda/device/types.cuh"
 #include "mhla/cuda/sm90/fused_args.h"
+#include "mhla/cuda/sm90/packed_map.cuh"
 #include "mhla/cuda/sm90/store_matrix.cuh"
 
 namespace mhla::cuda::sm90 {
@@ -84,20 +85,20 @@ struct Fused {
     }
   }
 
-  // phi in place; rows and columns that do not exist become zero, not eps.
+  // phi in place; rows and columns that do not exist become zero, not eps. Regular layouts have
+  // none, and phi is applied where the fragments are: nothing to do here.
   static __device__ __forceinline__ void map(bf16* tile, const Map& map, int rows, int cols) {
+    if constexpr (kRegular) return;
     const int col = own_column();
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       Chunk* place = reinterpret_cast<Chunk*>(tile + own_row(i) * kLd + col);
       Chunk chunk = *place;
       map_chunk(map, chunk);
-      if constexpr (!kRegular) {
-        if (own_row(i) >= rows) chunk = Chunk{};
+      if (own_row(i) >= rows) chunk = Chunk{};
 #pragma unroll
-        for (int c = 0; c < 8; ++c) {
-          if (col + c >= cols) chunk.word[c / 2] &= c % 2 ? 0x0000ffffu : 0xffff0000u;
-        }
+      for (int c = 0; c < 8; ++c) {
+        if (col + c >= cols) chunk.word[c / 2] &= c % 2 ? 0x0000ffffu : 0xffff0000u;
       }
       *place = chunk;
     }
@@ -120,15 +121,17 @@ struct Fused {
     }
   }
 
-  // acc += k^T v over the 16 rows of the tiles.
+  // acc += phi(k)^T v over the 16 rows of the tiles.
   static __device__ __forceinline__ void add_products(float (&acc)[D / 16][D / 8 + 1][4],
-                                                      const bf16* k_tile, const bf16* v_tile) {
+                                                      const PackedMap& map, const bf16* k_tile,
+                                                      const bf16* v_tile) {
     const int lane = threadIdx.x;
     const bf16* pk = k_tile + (lane % 8 + lane / 16 * 8) * kLd + lane / 8 % 2 * 8;
     const bf16* pv = v_tile + lane % 16 * kLd + lane / 16 * 8;
     std::uint32_t k[D / 16][4];
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) ptx::load_matrix_transposed(k[i], pk + i * 16);
+    if constexpr (kRegular) map.apply(k);
 #pragma unroll
     for (int j = 0; j < D / 8; j += 2) {
       std::uint32_t v[4];
@@ -145,39 +148,48 @@ struct Fused {
     for (int i = 0; i < D / 16; ++i) ptx::mma_bf16(acc[i][D / 8], k[i], ones[0], ones[1]);
   }
 
-  // acc = q S over the whole width; the last tile of columns holds the denominators.
-  static __device__ __forceinline__ void multiply(float (&acc)[D / 8 + 1][4], const bf16* q_tile,
-                                                  const bf16* summary) {
+  // Fragments of phi(q) over the whole width.
+  static __device__ __forceinline__ void load_queries(std::uint32_t (&q)[D / 16][4],
+                                                      const PackedMap& map, const bf16* q_tile) {
+    const bf16* pq = q_tile + threadIdx.x % 16 * kLd + threadIdx.x / 16 * 8;
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) ptx::load_matrix(q[i], pq + i * 16);
+    if constexpr (kRegular) map.apply(q);
+  }
+
+  // acc = phi(q) S; the last tile of columns holds the denominators.
+  static __device__ __forceinline__ void multiply(float (&acc)[D / 8 + 1][4], const PackedMap& map,
+                                                  const bf16* q_tile, const bf16* summary) {
     const int lane = threadIdx.x;
-    const bf16* pq = q_tile + lane % 16 * kLd + lane / 16 * 8;
+    std::uint32_t q[D / 16][4];
+    load_queries(q, map, q_tile);
     const bf16* ps = summary + lane % 16 * kLd + lane / 16 * 8;
 #pragma unroll
     for (int step = 0; step < D; step += 16) {
-      std::uint32_t q[4];
-      ptx::load_matrix(q, pq + step);
 #pragma unroll
       for (int j = 0; j < D / 8; j += 2) {
         std::uint32_t s[4];
         ptx::load_matrix_transposed(s, ps + step * kLd + j * 8);
-        ptx::mma_bf16(acc[j], q, s[0], s[1]);
-        ptx::mma_bf16(acc[j + 1], q, s[2], s[3]);
+        ptx::mma_bf16(acc[j], q[step / 16], s[0], s[1]);
+        ptx::mma_bf16(acc[j + 1], q[step / 16], s[2], s[3]);
       }
       std::uint32_t z[2];
       ptx::load_matrix_pair_transposed(z, summary + (step + lane % 16) * kLd + D);
-      ptx::mma_bf16(acc[D / 8], q, z[0], z[1]);
+      ptx::mma_bf16(acc[D / 8], q[step / 16], z[0], z[1]);
     }
   }
 
-  // acc[0] and acc[2] = q z, in the lanes 0, 4, ..., 28.
-  static __device__ __forceinline__ void multiply_sums(float (&acc)[4], const bf16* q_tile,
-                                                       const bf16* summary) {
+  // acc[0] and acc[2] = phi(q) z, in the lanes 0, 4, ..., 28.
+  static __device__ __forceinline__ void multiply_sums(float (&acc)[4], const PackedMap& map,
+                                                       const bf16* q_tile, const bf16* summary) {
     const int lane = threadIdx.x;
+    std::uint32_t q[D / 16][4];
+    load_queries(q, map, q_tile);
 #pragma unroll
     for (int step = 0; step < D; step += 16) {
-      std::uint32_t q[4], z[2];
-      ptx::load_matrix(q, q_tile + lane % 16 * kLd + lane / 16 * 8 + step);
+      std::uint32_t z[2];
       ptx::load_matrix_pair_transposed(z, summary + (step + lane % 16) * kLd + D);
-      ptx::mma_bf16(acc, q, z[0], z[1]);
+      ptx::mma_bf16(acc, q[step / 16], z[0], z[1]);
     }
   }
 

@@ -22,7 +22,8 @@ struct BackwardKeyMemory : TileMemory<W, kHeads, W == 128 ? 2 : 3, 2, W == 128 ?
   static constexpr int kRegisters = W == 128 ? 232 : 152, kMoverRegisters = W == 128 ? 40 : 56;
 };
 
-template <int W, int kHeads>
+// kGiven: dz of a block is its own, apart from the mixed dS.
+template <int W, int kHeads, bool kGiven>
 __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
                                   BackwardKeyMemory<W, kHeads>::kThreadBlocks)
     tile_backward_kv(const __grid_constant__ TileArgs args) {
@@ -42,15 +43,15 @@ __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
 
   const Seat64 seat;
   const PackedMap map(args.map);
-  const TileLayout& layout = args.layout;
   Turn stage, slot;
   int whose = 0;  // the group whose turn it is
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TileShape& shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     barrier_wait(memory.slot_full(slot.index), slot.parity);
 #pragma unroll 1
-    for (int t = 0; t < layout.tiles; ++t) {
+    for (int t = 0; t < shape.tiles; ++t) {
       const int here = stage.index, parity = stage.parity;
       stage.advance(M::kStages);
       const bool mine = whose == seat.group;
@@ -102,8 +103,10 @@ __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
 #pragma unroll
       for (int j = 0; j < W / 8; ++j) {
         constexpr int kHeadWords = M::D / 8;
-        const std::uint32_t z = M::key_sum(summary, j / kHeadWords);
-        dz[j] = args.normalized ? load_word(z + j % kHeadWords * 16) : 0u;
+        dz[j] = 0u;
+        if (kGiven || args.normalized) {
+          dz[j] = key_pair<M, kGiven>(summary, j / kHeadWords, j % kHeadWords);
+        }
       }
       map.slopes<kSteps>(words, k, [&](int w, int i) {
         return d_k[w / (4 * kHeadSteps)][2 * (w % (4 * kHeadSteps)) + i] +

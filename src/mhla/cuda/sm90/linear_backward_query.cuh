@@ -37,10 +37,11 @@ struct RowScalars {
   float factor, e;
 
   // NOTE: the gradient of a mixing weight is a difference of what dS~ and dz~ give. They cancel
-  // only if both see the same rounded factor.
+  // only if both see the same rounded factor. Given factors are rounded, and their e is of others.
+  template <bool kGiven>
   __device__ __forceinline__ void note(std::uint32_t at) const {
     const bf16 rounded = from_float<bf16>(factor);
-    const float x = factor == 0.f ? 0.f : e * (to_float(rounded) / factor);
+    const float x = kGiven ? e : factor == 0.f ? 0.f : e * (to_float(rounded) / factor);
     const bf16 high = from_float<bf16>(x);
     store_half(at, rounded);
     store_half(at + 128, high);
@@ -48,7 +49,8 @@ struct RowScalars {
   }
 };
 
-template <int W, int kHeads>
+// kGiven: rows have factors and gradients of phi(q) . z, where z is the key sum of the own block.
+template <int W, int kHeads, bool kGiven>
 __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
                                   BackwardQueryMemory<W, kHeads>::kThreadBlocks)
     tile_backward_q(const __grid_constant__ TileArgs args) {
@@ -78,15 +80,29 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
   float ds[W / 2] = {};
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TileShape& shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
-    const auto key_sum = [&](int head) {  // this group's part
-      return M::key_sum(summary, head) + seat.group * 128;
+    const auto key_sum = [&](int head, int j) {  // this group's part
+      return key_pair<M, kGiven>(summary, head, seat.group * 8 + j);
     };
+    const std::int64_t number = kGiven ? place_of<M>(args, task).number : 0;
     barrier_wait(memory.slot_full(slot.index), slot.parity);
     float dz[4] = {};
     int busy = -1;  // the stage that dS~ still reads
 #pragma unroll 1
-    for (int t = 0; t < layout.tiles; ++t) {
+    for (int t = 0; t < shape.tiles; ++t) {
+      const int rows = rows_of(shape, t);
+      RowScalars scalars[kHeads][2];
+      if constexpr (kGiven) {
+#pragma unroll
+        for (int i = 0; i < 2 * kHeads; ++i) {
+          scalars[i / 2][i % 2] = {0.f, 0.f};
+          if (row + i % 2 * 8 >= rows) continue;
+          const std::int64_t at = (number + i / 2 * layout.blocks) * args.slots +
+                                  slot_of(layout, shape, t, row + i % 2 * 8);
+          scalars[i / 2][i % 2] = {args.factors[at], args.row_e[at]};
+        }
+      }
       barrier_wait(memory.full(stage.index), stage.parity);
       const std::uint32_t queries = memory.tile(stage.index, 0) + seat.group * M::kHalfTile;
       const std::uint32_t d_o = memory.tile(stage.index, 1);
@@ -114,24 +130,23 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
       map.apply(a);
       map.apply(columns);
       float den[kHeads][4] = {}, product[kHeads][2] = {};
-      if (args.normalized) {
+      if (!kGiven && args.normalized) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          const std::uint32_t z = key_sum(s / kOwnSteps) + s % kOwnSteps * 32;
-          ptx::mma_bf16(den[s / kOwnSteps], a[s], load_word(z), load_word(z + 16));
+          const int head = s / kOwnSteps, j = s % kOwnSteps * 2;
+          ptx::mma_bf16(den[head], a[s], key_sum(head, j), key_sum(head, j + 1));
         }
       }
       wgmma_wait<0>();
 
       // Row scalars from the columns of all groups.
-      RowScalars scalars[kHeads][2];
       float total[kHeads][2];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         total[h][0] = den[h][0];
         total[h][1] = den[h][2];
       }
-      if (args.normalized) {
+      if (!kGiven && args.normalized) {
 #pragma unroll
         for (int w = 0; w < 16; ++w) {
           const std::uint32_t pair = a[w / 4][w % 4];
@@ -152,7 +167,7 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
 #pragma unroll
       for (int s = 0; s < 4; ++s) loaded |= columns[s][0] | columns[s][2];
       loaded &= static_cast<std::uint32_t>(args.tasks >> 31);
-      if constexpr (M::kGroups > 1) {
+      if constexpr (!kGiven && M::kGroups > 1) {
         if (seat.lane % 4 == 0) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -173,18 +188,17 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
       } else {
         ptx::sync_warps(1 + seat.group + static_cast<int>(loaded), 128);
       }
-      const int rows = rows_of(layout, t);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          scalars[h][i] = {args.scale, 0.f};
-          if (args.normalized) {
+          if (!kGiven) scalars[h][i] = {args.scale, 0.f};
+          if (!kGiven && args.normalized) {
             const float factor = row + 8 * i < rows ? row_factor(args, total[h][i]) : 0.f;
             scalars[h][i] = {factor, -factor * factor * product[h][i]};
           }
           if (seat.lane % 4 == 0) {
-            scalars[h][i].note(memory.scalars(seat.group, h) + (row + 8 * i) * 2);
+            scalars[h][i].template note<kGiven>(memory.scalars(seat.group, h) + (row + 8 * i) * 2);
           }
         }
       }
@@ -193,8 +207,8 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
       std::uint32_t words[16], zs[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const std::uint32_t z = key_sum(head_of(2 * j)) + j % (2 * kOwnSteps) * 16;
-        zs[j] = args.normalized ? load_word(z) : 0u;
+        zs[j] = 0u;
+        if (kGiven || args.normalized) zs[j] = key_sum(head_of(2 * j), j % (2 * kOwnSteps));
       }
       map.slopes<4>(words, a, [&](int w, int i) {
         const RowScalars& of_row = scalars[head_of(w)][w % 2];
@@ -215,7 +229,7 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
                                   seat.lane % 4 * 4;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        if (args.normalized) {
+        if (kGiven || args.normalized) {
           std::uint32_t e[2] = {};
           if (seat.lane < 8) {
             const std::uint32_t at = pairs + 128 + seat.lane / 4 * 128 + s * 32;
@@ -243,8 +257,9 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
     }
     wgmma_wait<0>();
     arrive_read(memory.empty(busy));
-    // NOTE: all groups have read S~: they have met since.
-    put_summary<M>(summary, seat, ds, dz[0] + dz[1], dz[2] + dz[3], args.normalized);
+    // NOTE: the warps of a group have met since they read its rows of S~ and part of the key sum.
+    put_summary<M>(summary, seat, ds, dz[0] + dz[1], dz[2] + dz[3], !kGiven && args.normalized);
+    if constexpr (kGiven) put_vector<M>(args, task, seat, dz[0] + dz[1], dz[2] + dz[3]);
     arrive_written(memory.slot_ready(slot.index));
     slot.advance(M::kSlots);
   }

@@ -43,7 +43,8 @@ void allow_tiles(const TilePlan& plan) {
   if (plan.kernels == nullptr) return;
   const TileKernels& all = *plan.kernels;
   for (const TileKernel* kernel :
-       {&all.summaries, &all.readout, &all.backward_q, &all.backward_kv}) {
+       {&all.summaries, &all.readout, &all.backward_q, &all.backward_kv, &all.rows,
+        &all.backward_rows, &all.backward_q_given, &all.backward_kv_given}) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry), kernel->bytes);
   }
 }
@@ -116,9 +117,12 @@ bool TileCall::take(Tensor& tensor, const TensorView& view, const TileLayout& la
     tiles.shape[3] *= 2;
     tiles.strides[2] *= 2;
   }
-  const auto map = slice_map(tiles, layout);
-  if (!map) return false;
-  tensor = {.map = *map, .defined = true};
+  tensor.defined = true;
+  for (int kind = 0; kind < layout.kinds; ++kind) {
+    const auto map = slice_map(tiles, layout, kind);
+    if (!map) return false;
+    tensor.maps[kind] = *map;
+  }
   return true;
 }
 
@@ -141,6 +145,7 @@ TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const 
   args.head_first = group.head_first / plan_.kernels->heads;
   args.heads = group.heads / plan_.kernels->heads;
   args.tasks = layout.blocks * group.batch * args.heads;
+  args.slots = layout.box[0] * layout.box[1] * layout.box[2];
   return args;
 }
 
@@ -150,49 +155,110 @@ void TileCall::start(const TileKernel& kernel, const TileArgs& args, Stream stre
          args, true);
 }
 
+void TileCall::put(TensorMap (&maps)[2], const Tensor& tensor) const {
+  for (int kind = 0; kind < 2; ++kind) maps[kind] = tensor.maps[kind];
+}
+
 void TileCall::summaries(const TileGroup& group, void* s, float* key_sums, Stream stream) const {
   TileArgs all = args(group, plan_.k);
-  all.in[0] = k_.map;
-  all.in[1] = v_.map;
+  put(all.in[0], k_);
+  put(all.in[1], v_);
   all.summaries_out = s;
-  all.key_sums = key_sums;
+  all.vectors_out = key_sums;
   start(plan_.kernels->summaries, all, stream);
 }
 
 void TileCall::readout(const TileGroup& group, const void* mixed, const float* factors,
                        Stream stream) const {
   TileArgs all = args(group, plan_.q);
-  all.in[0] = q_.map;
-  all.out[0] = o_.map;
+  put(all.in[0], q_);
+  put(all.out[0], o_);
   all.has_out[0] = 1;
   all.summaries_in = mixed;
   all.factors = factors;
-  all.slots = plan_.q.slices * plan_.q.slice_rows;
   start(plan_.kernels->readout, all, stream);
 }
 
 void TileCall::backward_q(const TileGroup& group, const void* mixed, void* d_mixed,
-                          Stream stream) const {
+                          const TileRows* rows, Stream stream) const {
   TileArgs all = args(group, plan_.q);
-  all.in[0] = q_.map;
-  all.in[1] = d_o_.map;
-  all.out[0] = d_q_.map;
+  put(all.in[0], q_);
+  put(all.in[1], d_o_);
+  put(all.out[0], d_q_);
   all.has_out[0] = d_q_.defined ? 1 : 0;
   all.summaries_in = mixed;
   all.summaries_out = d_mixed;
-  start(plan_.kernels->backward_q, all, stream);
+  if (rows == nullptr) return start(plan_.kernels->backward_q, all, stream);
+  all.vectors = rows->z;
+  all.vectors_out = rows->dz;
+  all.factors = rows->factor;
+  all.row_e = rows->e;
+  start(plan_.kernels->backward_q_given, all, stream);
 }
 
-void TileCall::backward_kv(const TileGroup& group, const void* d_summaries, Stream stream) const {
+void TileCall::backward_kv(const TileGroup& group, const void* d_summaries, const TileRows* rows,
+                           Stream stream) const {
   TileArgs all = args(group, plan_.k);
-  all.in[0] = k_.map;
-  all.in[1] = v_.map;
-  all.out[0] = d_k_.map;
-  all.out[1] = d_v_.map;
+  put(all.in[0], k_);
+  put(all.in[1], v_);
+  put(all.out[0], d_k_);
+  put(all.out[1], d_v_);
   all.has_out[0] = d_k_.defined ? 1 : 0;
   all.has_out[1] = d_v_.defined ? 1 : 0;
   all.summaries_in = d_summaries;
-  start(plan_.kernels->backward_kv, all, stream);
+  if (rows == nullptr) return start(plan_.kernels->backward_kv, all, stream);
+  all.vectors = rows->dz;
+  start(plan_.kernels->backward_kv_given, all, stream);
+}
+
+RowMixArgs TileCall::row_mix_args(const TileGroup& group, const TileRows& rows) const {
+  RowMixArgs mix{};
+  mix.weights = rows.weights;
+  mix.weights_stride = rows.weights_stride;
+  mix.weights_ld = rows.weights_ld;
+  mix.head_first = group.head_first;
+  mix.heads = group.heads;
+  mix.layout = plan_.q;
+  mix.slots = plan_.q.box[0] * plan_.q.box[1] * plan_.q.box[2];
+  mix.scale = common_.scale;
+  mix.eps = common_.eps;
+  return mix;
+}
+
+void TileCall::mix_rows(void (*kernel)(RowMixArgs), const TileGroup& group, const RowMixArgs& args,
+                        Stream stream) const {
+  const RowMixKernels& of = row_mix_kernels();
+  const std::int64_t pairs = static_cast<std::int64_t>(group.batch) * group.heads;
+  launch(kernel,
+         {.x = pairs * ((args.slots + of.columns - 1) / of.columns),
+          .y = (args.layout.blocks + of.rows - 1) / of.rows},
+         of.threads, 0, stream, args, true);
+}
+
+void TileCall::row_factors(const TileGroup& group, const void* mixed, const TileRows& rows,
+                           Stream stream) const {
+  const bool backward = mixed != nullptr;
+  TileArgs all = args(group, plan_.q);
+  put(all.in[0], q_);
+  put(all.in[1], d_o_);
+  all.summaries_in = mixed;
+  all.vectors = rows.z;
+  all.row_base = rows.base;
+  all.row_dots = rows.dots;
+  start(backward ? plan_.kernels->backward_rows : plan_.kernels->rows, all, stream);
+  RowMixArgs mix = row_mix_args(group, rows);
+  mix.in = rows.base;
+  mix.out = rows.factor;
+  mix.dots = backward ? rows.dots : nullptr;
+  mix.dden = rows.dden;
+  mix_rows(row_mix_kernels().factors, group, mix, stream);
+}
+
+void TileCall::row_gradients(const TileGroup& group, const TileRows& rows, Stream stream) const {
+  RowMixArgs mix = row_mix_args(group, rows);
+  mix.in = rows.dden;
+  mix.out = rows.e;
+  mix_rows(row_mix_kernels().transposed, group, mix, stream);
 }
 
 }  // namespace mhla::cuda::sm90

@@ -14,7 +14,7 @@ struct TilePlan {
   TileLayout q = {}, k = {};
   int multiprocessors = 0;
 };
-// For bf16 problems. The backward serves those whose key sums, if any, are part of the summaries.
+// For bf16 problems. The backward serves those with one q and k for numerator and denominator.
 TilePlan tile_plan(const Problem& problem);
 // Once per plan: shared memory.
 void allow_tiles(const TilePlan& plan);
@@ -55,6 +55,17 @@ struct TileGroup {
   int batch_first, batch, head_first, heads;
 };
 
+// What shared_position keeps apart from the summaries.
+struct TileRows {
+  float *z, *dz;  // [pair][block][D]: key sums and their gradients
+  // [pair][block][slots]: phi(q) . z, its gradient; the factor of a row, the gradient of its
+  // denominator; <d_o, o> over the factor.
+  float *base, *e, *factor, *dden, *dots;
+  const float* weights;  // [heads or 1][padded rows][padded columns], f32
+  std::int64_t weights_stride;
+  int weights_ld;
+};
+
 // The tensors of one call as the copy engine sees them.
 class TileCall {
  public:
@@ -68,16 +79,28 @@ class TileCall {
   void summaries(const TileGroup& group, void* s, float* key_sums, Stream stream) const;
   void readout(const TileGroup& group, const void* mixed, const float* factors,
                Stream stream) const;
-  void backward_q(const TileGroup& group, const void* mixed, void* d_mixed, Stream stream) const;
-  void backward_kv(const TileGroup& group, const void* d_summaries, Stream stream) const;
+  // rows: of shared_position, or null.
+  void backward_q(const TileGroup& group, const void* mixed, void* d_mixed, const TileRows* rows,
+                  Stream stream) const;
+  void backward_kv(const TileGroup& group, const void* d_summaries, const TileRows* rows,
+                   Stream stream) const;
+  // shared_position: the factors of all rows, and in the backward (mixed: S~) the gradients of
+  // their denominators; then those of phi(q) . z.
+  void row_factors(const TileGroup& group, const void* mixed, const TileRows& rows,
+                   Stream stream) const;
+  void row_gradients(const TileGroup& group, const TileRows& rows, Stream stream) const;
 
  private:
   struct Tensor {
-    TensorMap map = {};
+    TensorMap maps[2] = {};  // for every kind of block
     bool defined = false;
   };
   bool take(Tensor& tensor, const TensorView& view, const TileLayout& layout) const;
   TileArgs args(const TileGroup& group, const TileLayout& layout) const;
+  void put(TensorMap (&maps)[2], const Tensor& tensor) const;
+  RowMixArgs row_mix_args(const TileGroup& group, const TileRows& rows) const;
+  void mix_rows(void (*kernel)(RowMixArgs), const TileGroup& group, const RowMixArgs& args,
+                Stream stream) const;
   void start(const TileKernel& kernel, const TileArgs& args, Stream stream) const;
 
   const TilePlan& plan_;

@@ -9,8 +9,38 @@ namespace mhla::cuda::sm90 {
 struct TilePlace {
   int x, y, z, head;    // its first token; z runs on over batch entries, heads go by tiles
   int extent[3];        // z, y, x
+  int kind;             // its shape
   std::int64_t number;  // of its summary; that of the next head is layout.blocks further
 };
+// As if its pair were the first one.
+__device__ __forceinline__ TilePlace block_at(const TileLayout& layout, unsigned block) {
+  const unsigned line = block / static_cast<unsigned>(layout.counts[2]);
+  const unsigned plane = line / static_cast<unsigned>(layout.counts[1]);
+  const int index[3] = {static_cast<int>(plane),
+                        static_cast<int>(line - plane * static_cast<unsigned>(layout.counts[1])),
+                        static_cast<int>(block - line * static_cast<unsigned>(layout.counts[2]))};
+  int first[3];
+  TilePlace place;
+  place.kind = 0;
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) {
+    const int i = index[axis], step = layout.step[axis], rest = layout.rest[axis];
+    first[axis] = i * step;
+    place.extent[axis] = min(step, layout.grid[axis] - first[axis]);
+    if (rest != 0) {
+      const int from = i * rest / layout.counts[axis], to = (i + 1) * rest / layout.counts[axis];
+      first[axis] += from;
+      place.extent[axis] = step + to - from;
+      place.kind = to - from;
+    }
+  }
+  place.x = first[2];
+  place.y = first[1];
+  place.z = first[0];
+  place.head = 0;
+  place.number = block;
+  return place;
+}
 template <typename M>
 __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   const TileLayout& layout = args.layout;
@@ -19,43 +49,53 @@ __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
                  head = static_cast<unsigned>(task) - rest * heads,
                  batch = rest / static_cast<unsigned>(layout.blocks),
                  block = rest - batch * static_cast<unsigned>(layout.blocks);
-  const int line = static_cast<int>(block / static_cast<unsigned>(layout.counts[2]));
-  const int plane = static_cast<int>(static_cast<unsigned>(line) /
-                                     static_cast<unsigned>(layout.counts[1]));
-  const int first[3] = {plane * layout.extent[0],
-                        (line - plane * layout.counts[1]) * layout.extent[1],
-                        (static_cast<int>(block) - line * layout.counts[2]) * layout.extent[2]};
-  TilePlace place;
-  place.x = first[2];
-  place.y = first[1];
-  place.z = first[0] + (args.batch_first + static_cast<int>(batch)) * layout.grid[0];
+  TilePlace place = block_at(layout, block);
+  place.z += (args.batch_first + static_cast<int>(batch)) * layout.grid[0];
   place.head = args.head_first + static_cast<int>(head);
-#pragma unroll
-  for (int axis = 0; axis < 3; ++axis) {
-    place.extent[axis] = min(layout.extent[axis], layout.grid[axis] - first[axis]);
-  }
-  place.number = static_cast<std::int64_t>(batch * heads + head) * M::kHeads * layout.blocks +
-                 block;
+  place.number += static_cast<std::int64_t>(batch * heads + head) * M::kHeads * layout.blocks;
   return place;
+}
+template <typename M>
+__device__ __forceinline__ const TileShape& shape_of(const TileArgs& args, int task) {
+  return args.layout.shapes[args.layout.kinds == 1 ? 0 : place_of<M>(args, task).kind];
 }
 
 // A slice of a block: its place in the block, counted without divisions.
 struct SliceTurn {
   int x = 0, y = 0, z = 0;
-  __device__ __forceinline__ void advance(const TileLayout& layout) {
-    x += layout.slice[2];
-    if (x < layout.extent[2]) return;
+  __device__ __forceinline__ void advance(const TileShape& shape) {
+    x += shape.slice[2];
+    if (x < shape.extent[2]) return;
     x = 0;
-    y += layout.slice[1];
-    if (y < layout.extent[1]) return;
+    y += shape.slice[1];
+    if (y < shape.extent[1]) return;
     y = 0;
-    z += layout.slice[0];
+    z += shape.slice[0];
   }
 };
 
 // Rows of a tile that are slices of the block.
-__device__ __forceinline__ int rows_of(const TileLayout& layout, int tile) {
-  return min(layout.per_tile, layout.slices - tile * layout.per_tile) * layout.slice_rows;
+__device__ __forceinline__ int rows_of(const TileShape& shape, int tile) {
+  return min(shape.per_tile, shape.slices - tile * shape.per_tile) * shape.slice_rows;
+}
+// The slot of a row of a tile.
+__device__ __forceinline__ int slot_of(const TileLayout& layout, const TileShape& shape, int tile,
+                                       int row) {
+  const int at = tile * shape.per_tile * shape.slice_rows + row;
+  if (layout.kinds == 1) return at;
+  const int line = at / shape.extent[2], plane = line / shape.extent[1];
+  return (plane * layout.box[1] + line - plane * shape.extent[1]) * layout.box[2] + at -
+         line * shape.extent[2];
+}
+// Whether a slot holds a token of this block.
+__device__ __forceinline__ bool is_token(const TileLayout& layout, const TilePlace& place,
+                                         int slot) {
+  const bool whole = place.extent[0] == layout.box[0] && place.extent[1] == layout.box[1] &&
+                     place.extent[2] == layout.box[2];
+  if (whole) return true;
+  const int line = slot / layout.box[2], plane = line / layout.box[1];
+  return slot - line * layout.box[2] < place.extent[2] &&
+         line - plane * layout.box[1] < place.extent[1] && plane < place.extent[0];
 }
 
 // A pair of bf16 numbers: one where row 2 * lane or 2 * lane + 1 of a tile holds a token, else
@@ -63,29 +103,42 @@ __device__ __forceinline__ int rows_of(const TileLayout& layout, int tile) {
 __device__ __forceinline__ std::uint32_t ones_of_tokens(const TileLayout& layout,
                                                         const TilePlace& place, int tile,
                                                         int lane) {
-  const int rows = rows_of(layout, tile);
-  bool is_token[2] = {2 * lane < rows, 2 * lane + 1 < rows};
-  const bool whole = place.extent[0] == layout.extent[0] && place.extent[1] == layout.extent[1] &&
-                     place.extent[2] == layout.extent[2];
-  if (!whole) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = 2 * lane + i, in_tile = row / layout.slice_rows,
-                slice = tile * layout.per_tile + in_tile, at = row - in_tile * layout.slice_rows;
-      const int line = slice / layout.across[2], slice_x = slice - line * layout.across[2],
-                slice_z = line / layout.across[1], slice_y = line - slice_z * layout.across[1];
-      const int in_line = at / layout.slice[2], x = at - in_line * layout.slice[2],
-                z = in_line / layout.slice[1], y = in_line - z * layout.slice[1];
-      is_token[i] = is_token[i] && slice_x * layout.slice[2] + x < place.extent[2] &&
-                    slice_y * layout.slice[1] + y < place.extent[1] &&
-                    slice_z * layout.slice[0] + z < place.extent[0];
-    }
-  }
-  return (is_token[0] ? 0x3f80u : 0u) | (is_token[1] ? 0x3f800000u : 0u);
+  const TileShape& shape = layout.shapes[place.kind];
+  const int rows = rows_of(shape, tile);
+  const auto holds = [&](int row) {
+    return row < rows && is_token(layout, place, slot_of(layout, shape, tile, row));
+  };
+  return (holds(2 * lane) ? 0x3f80u : 0u) | (holds(2 * lane + 1) ? 0x3f800000u : 0u);
 }
 
-// The warp that loads. kSummary: also a summary for every block. kOnes: also notes in the scratch
-// memory which rows are tokens, [stage][64].
+// Clears rows of a tile that the slices of another kind of block may have filled.
+template <typename M>
+__device__ __forceinline__ void clear_rows(std::uint32_t tiles, int first, int end, int lane) {
+#pragma unroll 1
+  for (int half = 0; half < M::kTensors * M::kHalves; ++half) {
+    for (int i = first * 8 + lane; i < end * 8; i += 32) {
+      store_zeros(tiles + half * M::kHalfTile + i * 16);
+    }
+  }
+  fence_async();
+  __syncwarp();
+}
+
+// Writes a vector of a block that a warpgroup has 64 entries of: those of its thread's two rows.
+template <typename M>
+__device__ __forceinline__ void put_vector(const TileArgs& args, int task, const Seat64& seat,
+                                           float z0, float z1) {
+  if (seat.lane % 4 != 0) return;
+  const int column = seat.group * 64 + seat.warp * 16 + seat.lane / 4, head = column / M::D;
+  const std::int64_t number = place_of<M>(args, task).number + head * args.layout.blocks;
+  float* to = args.vectors_out + number * M::D + column % M::D;
+  to[0] = z0;
+  to[8] = z1;
+}
+
+// The warp that loads. kSummary: also a summary for every block, if there is one, and a vector
+// behind it, if there is one. kOnes: also notes in the scratch memory which rows are tokens,
+// [stage][64].
 template <typename M, bool kSummary, bool kOnes>
 __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memory) {
   const TileLayout& layout = args.layout;
@@ -97,23 +150,33 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
     if constexpr (kSummary) {
       barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
       if (lane == 0) {
-        const int bytes = args.entries * 2;
-        barrier_expect(memory.slot_full(slot.index), M::kHeads * bytes);
+        const std::uint32_t full = memory.slot_full(slot.index);
+        const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
+                  vector = args.vectors != nullptr ? M::D * 4 : 0;
+        barrier_expect(full, M::kHeads * (bytes + vector));
 #pragma unroll
         for (int head = 0; head < M::kHeads; ++head) {
-          load_bytes(memory.slot(slot.index) + head * M::kHeadSlot,
-                     static_cast<const byte*>(args.summaries_in) +
-                         (place.number + head * layout.blocks) * bytes,
-                     bytes, memory.slot_full(slot.index));
+          const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
+          const std::int64_t number = place.number + head * layout.blocks;
+          if (bytes != 0) {
+            load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes,
+                       full);
+          }
+          if (vector != 0) {
+            load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
+          }
         }
       }
       slot.advance(M::kSlots);
     }
+    const TileShape& shape = layout.shapes[place.kind];
+    const int covered = shape.per_tile * shape.slice_rows, most = covered_rows(layout);
     SliceTurn turn;
     int slice = 0;
 #pragma unroll 1
-    for (int t = 0; t < layout.tiles; ++t) {
+    for (int t = 0; t < shape.tiles; ++t) {
       barrier_wait(memory.empty(stage.index), stage.parity ^ 1);
+      if (covered < most) clear_rows<M>(memory.tile(stage.index, 0), covered, most, lane);
       if constexpr (kOnes) {
         store_word(memory.scratch() + stage.index * 128 + lane * 4,
                    ones_of_tokens(layout, place, t, lane));
@@ -122,24 +185,24 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
       __syncwarp();
       if (lane == 0) {
         const std::uint32_t full = memory.full(stage.index);
-        barrier_expect(full, M::kTensors * M::kHalves * layout.per_tile * layout.slice_rows * 128);
+        barrier_expect(full, M::kTensors * M::kHalves * covered * 128);
 #pragma unroll 1
-        for (int i = 0; i < layout.per_tile; ++i, ++slice) {
+        for (int i = 0; i < shape.per_tile; ++i, ++slice) {
           // Columns past the tensor: zeros where the block has no more slices.
-          const int past = slice < layout.slices ? 0 : M::W;
+          const int past = slice < shape.slices ? 0 : M::W;
 #pragma unroll
           for (int tensor = 0; tensor < M::kTensors; ++tensor) {
 #pragma unroll
             for (int half = 0; half < M::kHalves; ++half) {
               load_slice(memory.tile(stage.index, tensor) + half * M::kHalfTile +
-                             i * layout.slice_rows * 128,
-                         args.in[tensor],
+                             i * shape.slice_rows * 128,
+                         args.in[tensor][place.kind],
                          {past + half * 64, place.x + turn.x, place.y + turn.y, place.z + turn.z,
                           place.head},
                          full);
             }
           }
-          turn.advance(layout);
+          turn.advance(shape);
         }
       }
       stage.advance(M::kStages);
@@ -156,26 +219,27 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const TilePlace place = place_of<M>(args, task);
+    const TileShape& shape = layout.shapes[place.kind];
     SliceTurn turn;
     int slice = 0;
 #pragma unroll 1
-    for (int t = 0; kOuts > 0 && t < layout.tiles; ++t) {
+    for (int t = 0; kOuts > 0 && t < shape.tiles; ++t) {
       barrier_wait(memory.ready(stage.index), stage.parity);
-      const int rows = layout.slice_rows;
+      const int rows = shape.slice_rows;
 #pragma unroll 1
-      for (int i = 0; i < layout.per_tile && slice < layout.slices; ++i, ++slice) {
+      for (int i = 0; i < shape.per_tile && slice < shape.slices; ++i, ++slice) {
 #pragma unroll
         for (int out = 0; out < kOuts; ++out) {
           if (!args.has_out[out]) continue;
 #pragma unroll
           for (int half = 0; half < M::kHalves; ++half) {
             store_slice(
-                args.out[out],
+                args.out[out][place.kind],
                 {half * 64, place.x + turn.x, place.y + turn.y, place.z + turn.z, place.head},
                 memory.tile(stage.index, out) + half * M::kHalfTile + i * rows * 128);
           }
         }
-        turn.advance(layout);
+        turn.advance(shape);
       }
       stores_commit();
       stores_wait_read<0>();

@@ -41,29 +41,30 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
   int whose = 0;  // the group whose turn it is
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TileShape& shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     const std::int64_t number = args.factors != nullptr ? place_of<M>(args, task).number : 0;
     barrier_wait(memory.slot_full(slot.index), slot.parity);
 #pragma unroll 1
-    for (int t = 0; t < layout.tiles; ++t) {
+    for (int t = 0; t < shape.tiles; ++t) {
       const int here = stage.index, parity = stage.parity;
       stage.advance(M::kStages);
       const bool mine = whose == seat.group;
       whose = whose + 1 == M::kGroups ? 0 : whose + 1;
       if (!mine) continue;
-      barrier_wait(memory.full(here), parity);
-      const std::uint32_t tile = memory.tile(here, 0);
       float factor[kHeads][2];
 #pragma unroll
       for (int i = 0; i < 2 * kHeads; ++i) {
         factor[i / 2][i % 2] = args.scale;
         const int row = seat.warp * 16 + seat.lane / 4 + i % 2 * 8;
-        if (args.factors != nullptr && row < rows_of(layout, t)) {
-          const int slot_row = t * layout.per_tile * layout.slice_rows + row;
+        if (args.factors != nullptr && row < rows_of(shape, t)) {
+          const int slot_row = slot_of(layout, shape, t, row);
           factor[i / 2][i % 2] =
               args.factors[(number + i / 2 * layout.blocks) * args.slots + slot_row];
         }
       }
+      barrier_wait(memory.full(here), parity);
+      const std::uint32_t tile = memory.tile(here, 0);
       std::uint32_t a[kSteps][4];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {

@@ -32,17 +32,17 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
 
   const Seat64 seat;
   const PackedMap map(args.map);
-  const TileLayout& layout = args.layout;
-  const bool with_sums = args.normalized || args.key_sums != nullptr;
+  const bool with_sums = args.normalized || args.vectors_out != nullptr;
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TileShape& shape = shape_of<M>(args, task);
     float sum[W / 2];
 #pragma unroll
     for (float& x : sum) x = 0.f;
     float z[4] = {};
 #pragma unroll 1
-    for (int t = 0; t < layout.tiles; ++t) {
+    for (int t = 0; t < shape.tiles; ++t) {
       barrier_wait(memory.full(stage.index), stage.parity);
       const std::uint32_t keys = memory.tile(stage.index, 0) + seat.group * M::kHalfTile;
       const std::uint32_t values = memory.tile(stage.index, 1);
@@ -72,13 +72,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
     put_summary<M>(memory.slot(slot.index), seat, sum, z[0], z[2], args.normalized);
     arrive_written(memory.slot_ready(slot.index));
     slot.advance(M::kSlots);
-    if (args.key_sums != nullptr && seat.lane % 4 == 0) {
-      const int column = seat.group * 64 + seat.warp * 16 + seat.lane / 4, head = column / M::D;
-      float* to = args.key_sums + (place_of<M>(args, task).number + head * layout.blocks) * M::D +
-                  column % M::D;
-      to[0] = z[0];
-      to[8] = z[2];
-    }
+    if (args.vectors_out != nullptr) put_vector<M>(args, task, seat, z[0], z[2]);
   }
 }
 

@@ -84,6 +84,15 @@ __device__ __forceinline__ Operand inner_rows(std::uint32_t rows, int step) {
           (8u * 128 >> 4) | 1u << 30};
 }
 
+__device__ __forceinline__ void store_zeros(std::uint32_t at) {  // 16 bytes
+  asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(at), "r"(0) : "memory");
+}
+// Rows of a tile that the copy engine writes for some kind of block.
+__device__ __forceinline__ int covered_rows(const TileLayout& layout) {
+  const TileShape &first = layout.shapes[0], &last = layout.shapes[layout.kinds - 1];
+  return max(first.per_tile * first.slice_rows, last.per_tile * last.slice_rows);
+}
+
 // Shared memory of a kernel: kStages tiles of each of kTensors tensors, kSlots summaries, kScratch
 // bytes, barriers. kGroups warpgroups compute, then a warp loads and another stores; these two have
 // a warpgroup of their own where they give registers to the others. A tile of W columns is one
@@ -160,20 +169,19 @@ struct TileMemory {
     int full = 1, ready = 1, empty = 1, slot_ready = 1, slot_empty = 1;
   };
   __device__ __forceinline__ void start(const TileArgs& args, const Arrivals& arrivals) const {
-    const int covered = args.layout.per_tile * args.layout.slice_rows;
+    const int covered = covered_rows(args.layout);
 #pragma unroll 1
     for (int half = 0; half < kTiles / kHalfTile && covered < 64; ++half) {
       const std::uint32_t rest = base + half * kHalfTile + covered * 128;
       for (int i = static_cast<int>(threadIdx.x); i < (64 - covered) * 8; i += kThreads) {
-        asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(rest + i * 16), "r"(0)
-                     : "memory");
+        store_zeros(rest + i * 16);
       }
     }
     if (threadIdx.x == 32) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (i < kTensors) prefetch_map(args.in[i]);
-        if (args.has_out[i]) prefetch_map(args.out[i]);
+        if (i < kTensors) prefetch_map(args.in[i][0]);
+        if (args.has_out[i]) prefetch_map(args.out[i][0]);
       }
     }
     fence_async();
@@ -299,6 +307,18 @@ __device__ __forceinline__ void put_summary(std::uint32_t slot, const Seat64& se
   if (with_z && seat.lane % 4 == 0) {
     store_half(slot + z, from_float<bf16>(z0));
     store_half(slot + z + 16, from_float<bf16>(z1));
+  }
+}
+// Entries 8 * j + 2 * (lane % 4) and the next of the vector behind a summary: kGiven, f32 numbers
+// that lie apart from the summaries in memory.
+template <typename M, bool kGiven>
+__device__ __forceinline__ std::uint32_t key_pair(std::uint32_t slot, int head, int j) {
+  if constexpr (kGiven) {
+    const std::uint32_t at = slot + head * M::kHeadSlot + M::kSummary + j * 32 +
+                             threadIdx.x % 4 * 8;
+    return ptx::pack_bf16(load_float(at), load_float(at + 4));
+  } else {
+    return load_word(M::key_sum(slot, head) + j * 16);
   }
 }
 // What this warp wrote may be read by the copy engine, or its reading is over.

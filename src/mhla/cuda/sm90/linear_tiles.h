@@ -6,24 +6,34 @@
 #include <cstdint>
 
 #include "mhla/cuda/device/feature_map.cuh"
+#include "mhla/cuda/sm80/mixing_args.h"
 #include "mhla/cuda/sm90/fused_boxes.h"
 
 namespace mhla::cuda::sm90 {
 
-// Blocks alike, of one sequence, except that the last of an axis may be shorter: rows past it are
-// zeros when read and are not written. Axes are z, y, x.
-struct TileLayout {
-  int blocks;     // of the layout
-  int counts[3];  // blocks along an axis
-  int grid[3];    // tokens along an axis
+// How blocks of one size are cut. Axes are z, y, x.
+struct TileShape {
   int extent[3];  // of a block
   int slice[3];   // extent of a slice
-  int across[3];  // slices of a block along an axis
   int slice_rows, slices, per_tile, tiles;
 };
 
+// Blocks of one sequence. All are alike, except that the last of an axis may be shorter: rows past
+// it are zeros when read and are not written. Or they are of two kinds, some longer by one along
+// one axis.
+struct TileLayout {
+  int blocks;            // of the layout
+  int counts[3];         // blocks along an axis
+  int grid[3];           // tokens along an axis
+  int step[3], rest[3];  // block i of an axis starts at i * step + i * rest / counts
+  int kinds;
+  TileShape shapes[2];
+  // The box that all blocks fit: a place in it, in raster order, is a slot.
+  int box[3];
+};
+
 struct TileArgs {
-  TensorMap in[2], out[2];
+  TensorMap in[2][2], out[2][2];  // for every kind of block
   TileLayout layout;
   int tasks;                           // blocks of all pairs of the launch
   int batch_first, head_first, heads;  // heads go by tiles, which may hold two
@@ -36,8 +46,13 @@ struct TileArgs {
   float scale, eps;
   int normalized;  // key sums are part of the summaries, and rows are divided by their product
   int has_out[2];
-  float* key_sums;       // [pair][block][D], apart from the summaries; or null
-  const float* factors;  // of rows, [pair][block][slots], instead of the product; or null
+  // Key sums or their gradients, [pair][block][D], apart from the summaries; or null.
+  const float* vectors;
+  float* vectors_out;
+  // Of rows, [pair][block][slots]: the factor, instead of the product, and the gradient of
+  // phi(q) . z; or null.
+  const float *factors, *row_e;
+  float *row_base, *row_dots;  // what tile_rows makes
   int slots;
 };
 
@@ -51,7 +66,34 @@ struct TileKernels {
   int heads;  // of a tile
   // in: k, v; q; q, d_o; k, v. out: none; o; d_q; d_k, d_v.
   TileKernel summaries, readout, backward_q, backward_kv;
+  // shared_position: denominators and what the backward wants of them (in: q; q, d_o), and the
+  // backward with rows whose factors are given.
+  TileKernel rows, backward_rows, backward_q_given, backward_kv_given;
 };
+
+// Mixing of numbers of rows, [pair][block][slots], over blocks.
+struct RowMixArgs {
+  const float* weights;         // [heads or 1][padded rows][padded columns]
+  std::int64_t weights_stride;  // between heads; 0 when shared
+  int weights_ld;
+  int head_first, heads;  // of the pairs
+  TileLayout layout;
+  int slots;
+  const float* in;
+  float* out;
+  // Denominators become factors. Backward, also: what <d_o, o> over the factor makes of them.
+  float scale, eps;
+  const float* dots;  // or null
+  float* dden;
+};
+struct RowMixKernels {
+  int threads, rows, columns;            // of a thread block
+  void (*factors)(RowMixArgs);           // of m in
+  void (*transposed)(RowMixArgs);        // m^T in; zero where there is no token
+  void (*gradient)(WeightGradientArgs);  // of m, through numbers of rows
+  int gradient_tile;                     // weights both ways of a thread block
+};
+const RowMixKernels& row_mix_kernels();
 
 // The mixing product of up to 64, 160 or 256 blocks; all weights stay in shared memory, and 64
 // entries of all summaries of a pair stream by.
