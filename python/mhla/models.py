@@ -121,9 +121,26 @@ class Model(nn.Module):
             return self._core.load_tensors(dict(source), strict)
         return self._core.load_file(str(source), strict)
 
-    def save(self, path) -> list[str]:
-        """Writes safetensors under upstream's names; returns the files."""
-        return list(self._core.save(str(path)))
+    @property
+    def packages(self) -> list[str]:
+        """Whose names `export` and `save` know for this network: "upstream", "diffusers" ..."""
+        return list(self._core.packages())
+
+    def export(self, package: str = "upstream", partial: bool = False) -> dict[str, Tensor]:
+        """The tensors under the names of another package, for its `load_state_dict`; they share the
+        network's memory. An error where that package computes something else or has no place for some,
+        unless `partial` leaves those out."""
+        return dict(self._core.export_as(package, partial)[0])
+
+    def export_config(self, package: str) -> str:
+        """The config.json that belongs to it; empty where the package has none."""
+        return self._core.export_as(package, True)[3]
+
+    def save(self, path, package="upstream", *, partial=False, dtype="", max_file_bytes=0) -> list[str]:
+        """Writes safetensors under the names of `package`, rounded to `dtype` ("bf16" or a torch.dtype) and
+        split into files of `max_file_bytes` where given; returns the files."""
+        dtype = str(dtype).removeprefix("torch.")
+        return list(self._core.save(str(path), package, partial, dtype, max_file_bytes))
 
     def constrain_mixing(self) -> None:
         """Brings mixing matrices back into range; `mhla.constrain_` calls it."""

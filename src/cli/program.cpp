@@ -1,6 +1,7 @@
 // Parsing, the one-line errors with their hints, and exit codes.
 #include "cli/program.h"
 
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 
@@ -115,6 +116,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
 }
 
 int run(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error like a full disk
   CLI::App app("Multi-Head Linear Attention: verify, explain and measure the operator.", "mhla");
   app.set_version_flag("--version", std::string("mhla ") + version(), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
@@ -127,6 +129,7 @@ int run(int argc, char** argv) {
   add_mixing(app);
   add_bench(app);
   add_compare(app);
+  add_convert(app);
   add_completion(app);
   const int code = parse_and_run(app, argc, argv);
   // A full disk or a closed pipe must not look like success.

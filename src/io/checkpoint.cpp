@@ -116,6 +116,14 @@ std::uint64_t Checkpoint::bytes() const {
   return sum;
 }
 
+std::vector<std::string> Checkpoint::file_names() const {
+  std::vector<std::string> names = {path_};
+  for (const FilePointer& file : files_) {
+    if (file->name() != path_) names.push_back(file->name());
+  }
+  return names;
+}
+
 const Tensor* Checkpoint::find(std::string_view name) const {
   const auto name_of = [&](std::size_t i) -> std::string_view { return tensors_[i].name; };
   const auto found = std::ranges::lower_bound(by_name_, name, {}, name_of);

@@ -36,7 +36,8 @@ class Checkpoint {
   void tensors() const&& = delete;
   void metadata() const&& = delete;
   void notes() const&& = delete;
-  std::uint64_t bytes() const;  // of all tensors
+  std::uint64_t bytes() const;                  // of all tensors
+  std::vector<std::string> file_names() const;  // what was opened: index and shards, or one file
 
   const Tensor* find(std::string_view name) const;
   const Tensor& at(std::string_view name) const;  // throws, naming the nearest

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,25 @@ Checkpoint open_sharded(const std::string& index_path);
 struct SaveOptions {
   Metadata metadata{};               // {"format": "pt"} is what Python's loaders look for
   std::uint64_t max_file_bytes = 0;  // of tensors in one file; 0: never split
+  // Floating tensors are rounded to it while they are written, piece by piece: f64, f32, f16, bf16.
+  std::optional<ScalarType> precision{};
+  std::vector<std::string> keep{};  // files that must not be replaced: what is being read
+};
+
+struct Saved {
+  std::vector<std::string> files;  // the one to open first, then the others
+  std::uint64_t tensors = 0, bytes = 0;
+  std::uint64_t converted = 0;   // tensors of another precision than before
+  std::uint64_t overflowed = 0;  // finite elements that became infinite
 };
 
 // Writes to a temporary file, flushes it to the disk and renames it: a crash leaves the old file.
 // `strides` are honoured, `section` is ignored. When the tensors need more than one file, `path`
 // "dir/model.safetensors" becomes model-00001-of-00003.safetensors and so on, with
-// model.safetensors.index.json written last. Returns the paths written, the one to open first.
+// model.safetensors.index.json written last.
+Saved write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                        const SaveOptions& options = {});
+// The same; returns the paths written.
 std::vector<std::string> save_safetensors(const std::string& path,
                                           const std::vector<Tensor>& tensors,
                                           const SaveOptions& options = {});

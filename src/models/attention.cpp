@@ -53,7 +53,8 @@ std::string mhla_text(const Place& place) {
     text += " block=" + std::to_string(place.block) + " tokens=" + std::to_string(place.tokens) +
             " separate_qkv=true";
   } else {
-    text += " grid=" + extents(place.grid) + " blocks=" + extents(place.blocks);
+    text += " grid=" + extents(place.grid) +
+            " blocks=" + extents(blocks_within(place.blocks, place.grid));
   }
   if (place.task == Task::video) text += " separate_qkv=true";
   // Not released: the operator alone in the place of Sana's linear attention.
@@ -97,6 +98,13 @@ void check_place(const std::string& name, const Place& place) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> blocks_within(std::vector<std::int64_t> blocks,
+                                        const std::vector<std::int64_t>& grid) {
+  if (blocks.size() != grid.size()) return blocks;  // BlockLayout says what is wrong
+  for (std::size_t i = 0; i < grid.size(); ++i) blocks[i] = std::min(blocks[i], grid[i]);
+  return blocks;
+}
 
 std::int64_t Place::count() const {
   if (grid.empty()) return tokens;

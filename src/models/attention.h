@@ -38,7 +38,15 @@ class Mixed {
   virtual bool causal() const = 0;
   // `stored`, which was made for `from`, for this layer's layout and in its shape.
   at::Tensor resampled(const at::Tensor& stored, const BlockLayout& from);
+
+ protected:
+  // This layer's `matrix` for tokens that lie otherwise than it was made for; no gradients.
+  at::Tensor interpolated(const at::Tensor& matrix, const BlockLayout& wanted);
 };
+
+// At most as many blocks as the grid has tokens, on each axis.
+std::vector<std::int64_t> blocks_within(std::vector<std::int64_t> blocks,
+                                        const std::vector<std::int64_t>& grid);
 
 // name: one of nn::attention_names(). options: as the layer's, after what the place implies.
 std::shared_ptr<nn::Attention> make_attention(const std::string& name, const Place& place,

@@ -193,6 +193,25 @@ std::string describe_json(const Model& model) {
             print("\"kept_elements\": %.17g}", part.kept);
     separator = ",\n  ";
   }
+  text += "],\n \"layers\": [";
+  separator = "\n  ";
+  std::vector<LayerRow> rows;
+  add_rows(model, "", rows);
+  for (const LayerRow& row : rows) {
+    text += separator + print("{\"layer\": \"%s\", \"count\": %lld, \"parameters\": %lld}",
+                              row.name.c_str(), static_cast<long long>(row.count),
+                              static_cast<long long>(row.parameters));
+    separator = ",\n  ";
+  }
+  text += "],\n \"inputs\": [";
+  separator = "\n  ";
+  const auto names = model.input_names();
+  const auto inputs = model.example_inputs(1);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += separator +
+            ("{\"name\": \"" + names[i] + "\", \"shape\": " + shape_text(inputs[i]) + "}");
+    separator = ",\n  ";
+  }
   return text + "]}\n";
 }
 
@@ -202,8 +221,10 @@ int mhla_model_info(const char* name, const char* options, int json, char** text
   try {
     if (*name == '\0') {
       std::string list;
-      for (const std::string& each : mhla::models::model_names()) list += each + "\n";
-      *text = strdup(list.c_str());
+      for (const std::string& each : mhla::models::model_names()) {
+        list += json ? (list.empty() ? "\"" : ", \"") + each + "\"" : each + "\n";
+      }
+      *text = strdup((json ? "{\"models\": [" + list + "]}\n" : list).c_str());
       return 0;
     }
     const auto model = mhla::models::create_model(name, options, {.device = c10::kMeta});

@@ -123,7 +123,9 @@ MhlaLayer::MhlaLayer(nn::MHLAConfig config, const MhlaNames& names)
 BlockLayout MhlaLayer::layout() const { return made_for_.of(config().tokens); }
 
 void MhlaLayer::set_grid(const std::vector<std::int64_t>& grid) {
-  if (made_for_.is_grid()) layer_->config.layout.grid = grid;
+  if (!made_for_.is_grid()) return;
+  layer_->config.layout.grid = grid;
+  layer_->config.layout.cut.blocks = blocks_within(made_for_.cut.blocks, grid);
 }
 
 // Where the tokens need more blocks, or others, than the matrix was made for, it is interpolated.
@@ -133,14 +135,7 @@ Tensor MhlaLayer::matrix_for(std::int64_t tokens) {
   const BlockLayout wanted = config().layout.of(tokens);
   const bool enough = config().layout.is_grid() ? wanted.mixing_size() == blocks
                                                 : wanted.mixing_size() <= blocks;
-  if (enough) return matrix;
-  if (at::GradMode::is_enabled() && mixing_.requires_grad()) {
-    fail("models", "mhla: ", wanted.to_string(), " needs a mixing matrix of ", wanted.mixing_size(),
-         " blocks, this one has ", blocks,
-         ": only evaluation interpolates it; training needs a model made for that size");
-  }
-  return tensor_of(nn::matrix_of(matrix).resample(layout(), wanted, {.causal = causal()}))
-      .to(matrix.options());
+  return enough ? matrix : interpolated(matrix, wanted);
 }
 
 Tensor MhlaLayer::forward(const Tensor& x) {
@@ -161,6 +156,16 @@ void MhlaLayer::constrain() {
   if (!c.clamp || c.clamp_in_forward) return;
   nn::constrain_mixing_(as_matrix(mixing_.detach(), c.mixing_per_head), c.clamp->first,
                         c.clamp->second, c.renormalize_rows);
+}
+
+Tensor Mixed::interpolated(const Tensor& matrix, const BlockLayout& wanted) {
+  if (at::GradMode::is_enabled() && matrix.requires_grad()) {
+    fail("models", "mhla: ", wanted.to_string(), " needs a mixing matrix of ", wanted.mixing_size(),
+         " blocks, this one has ", matrix.size(-1),
+         ": only evaluation interpolates it; training needs a model made for that size");
+  }
+  return tensor_of(nn::matrix_of(matrix).resample(layout(), wanted, {.causal = causal()}))
+      .to(matrix.options());
 }
 
 Tensor Mixed::resampled(const Tensor& stored, const BlockLayout& from) {

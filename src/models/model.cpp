@@ -57,14 +57,22 @@ at::Tensor Model::fit(const std::string& parameter, const at::Tensor& stored,
   for (const auto& module : modules(/*include_self=*/false)) {
     auto* mixed = dynamic_cast<Mixed*>(module.get());
     if (!mixed || !mixed->mixing().is_same(*wanted)) continue;
-    const BlockLayout from = layout_with(stored.size(stored.dim() > 2 ? 1 : 0), mixed->layout());
+    const std::int64_t blocks = stored.dim() < 2 ? 0 : stored.size(stored.dim() > 2 ? 1 : 0);
+    if (blocks == 0 || stored.numel() % (blocks * blocks) != 0) return {};
+    const BlockLayout from = layout_with(blocks, mixed->layout());
     how = "mixing matrix of " + std::to_string(from.mixing_size()) + " blocks resampled";
     return mixed->resampled(stored, from);
   }
   return {};
 }
 
-StateDict Model::adopt(StateDict tensors, std::vector<std::string>&) const { return tensors; }
+StateDict Model::adopt(StateDict tensors, std::vector<std::string>& notes) const {
+  for (const Naming& naming : namings()) {
+    if (naming.sign.empty() || !any_contains(tensors, naming.sign)) continue;
+    return read_as(naming, std::move(tensors), notes);
+  }
+  return tensors;
+}
 
 bool Model::may_lack(const std::string&) const { return false; }
 

@@ -12,9 +12,17 @@
 #include <vector>
 
 #include "models/cost.h"
-#include "models/names.h"
+#include "models/naming.h"
 
 namespace mhla::models {
+
+// A network's tensors as another package stores them.
+struct Exported {
+  StateDict tensors;                       // they share the network's memory
+  std::vector<std::string> left_out = {};  // our names of what the package has no place for
+  std::vector<std::string> notes = {};
+  std::string config = {};  // config.json of the package's folders; empty: it has none
+};
 
 class Model : public torch::nn::Module {
  public:
@@ -30,8 +38,16 @@ class Model : public torch::nn::Module {
   virtual at::Tensor fit(const std::string& name, const at::Tensor& stored, std::string& how) const;
 
   // The tensors of another package's checkpoint under this model's names, joined and split where
-  // needed: the layout is told by its names. `notes` says what was done.
+  // needed: the package is told by its names. `notes` says what was done.
   virtual StateDict adopt(StateDict tensors, std::vector<std::string>& notes) const;
+  // The reverse, for one of packages(). Throws where the package's network computes something else
+  // or lacks tensors, unless `partial`.
+  Exported export_as(const std::string& package, bool partial = false) const;
+  // "upstream", whose names the network has itself, and those that namings() lists.
+  std::vector<std::string> packages() const;
+
+  // Parameters and buffers under their names.
+  StateDict state() const;
 
   // What a checkpoint need not hold: tensors that are computed.
   virtual bool may_lack(const std::string& name) const;
@@ -43,6 +59,8 @@ class Model : public torch::nn::Module {
   std::string name, family, options;
 
  protected:
+  // How other packages store it.
+  virtual std::vector<Naming> namings() const { return {}; }
   // Throws unless as many inputs came as input_names() has.
   void check_inputs(const std::vector<at::Tensor>& inputs) const;
 };

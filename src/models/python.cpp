@@ -67,6 +67,15 @@ std::tuple<Named, std::vector<std::string>> adopt(const Holder& self, const Name
   return {result, notes};
 }
 
+// tensors, what has no place there, notes, config.json
+std::tuple<Named, std::vector<std::string>, std::vector<std::string>, std::string> export_as(
+    const Holder& self, const std::string& package, bool partial) {
+  const Exported exported = self->get().export_as(package, partial);
+  Named tensors;
+  for (const auto& [name, tensor] : exported.tensors) tensors.insert(name, tensor);
+  return {tensors, exported.left_out, exported.notes, exported.config};
+}
+
 std::string model_options(const std::string& name, const Named& tensors) {
   return name.find("wan") == std::string::npos ? "" : wan_options(state_of(tensors));
 }
@@ -114,9 +123,17 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
                                                strict);
            })
       .def("save",
-           [](const Holder& self, const std::string& path) {
-             return mhla::models::save_weights(self->get(), path);
+           [](const Holder& self, const std::string& path, const std::string& package, bool partial,
+              const std::string& dtype, std::int64_t max_file_bytes) {
+             return mhla::models::save_weights(
+                 self->get(), path,
+                 {.package = package,
+                  .partial = partial,
+                  .dtype = dtype,
+                  .max_file_bytes = static_cast<std::uint64_t>(max_file_bytes)});
            })
+      .def("packages", [](const Holder& self) { return self->get().packages(); })
+      .def("export_as", &mhla::models::export_as)
       .def("fit", &mhla::models::fit);
   m.def("model_names() -> str[]", &mhla::models::model_names);
   m.def("model_options(str name, Dict(str, Tensor) tensors) -> str", &mhla::models::model_options);

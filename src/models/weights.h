@@ -1,6 +1,7 @@
 // Weights of a network from files and tensors of this project and of others, and to files.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,15 @@ namespace mhla::models {
 std::string load_weights(Model& model, const std::string& path, bool strict = true);
 std::string load_weights(Model& model, const StateDict& tensors, bool strict = true);
 
-// safetensors, under upstream's names; returns the files written.
-std::vector<std::string> save_weights(const Model& model, const std::string& path);
+struct SaveWeights {
+  std::string package = "upstream";  // whose names: see Model::packages()
+  bool partial = false;              // see Model::export_as
+  std::string dtype{};               // f32, bf16, f16, f64; empty: as they are
+  std::uint64_t max_file_bytes = 0;  // 0: one file
+};
+
+// safetensors; returns the files written. They say which network they are: see convert.h.
+std::vector<std::string> save_weights(const Model& model, const std::string& path,
+                                      const SaveWeights& how = {});
 
 }  // namespace mhla::models

@@ -56,8 +56,8 @@ class Program : public testing::Test {
   std::string folder_;
 };
 
-const char* const kCommands[] = {"info",  "explain", "verify",    "mixing",
-                                 "bench", "compare", "completion"};
+const char* const kCommands[] = {"info",  "explain", "verify",  "mixing",
+                                 "bench", "compare", "convert", "completion"};
 
 void expect_usage_error(const Result& r, const std::string& part) {
   EXPECT_EQ(r.code, 2);
@@ -256,6 +256,7 @@ TEST_F(Program, BashCompletionOffersCommandsFlagsAndValues) {
   EXPECT_EQ(complete("mhla explain --feat", 2), "--feature_map\n");
   EXPECT_EQ(complete("mhla explain --mask ca", 3), "causal\n");
   EXPECT_EQ(complete("mhla completion z", 2), "zsh\n");
+  EXPECT_EQ(complete("mhla convert a b --to d", 5), "diffusers\n");
 }
 
 TEST_F(Program, CompletionForEveryShellNamesEveryFlagOfTheProblem) {

@@ -35,6 +35,9 @@ def test_the_parts_add_up(name):
     assert document["parameters"] == sum(p.numel() for p in model.parameters())
     assert document["parameters"] == sum(part["parameters"] for part in document["parts"])
     assert document["macs"] == pytest.approx(sum(part["macs"] for part in document["parts"]))
+    alone = sum(p.numel() for path, p in model.named_parameters() if "." not in path)
+    assert document["parameters"] == alone + sum(layer["parameters"] for layer in document["layers"])
+    assert [each["name"] for each in document["inputs"]] == model.input_names
     by_name = {part["part"]: part for part in document["parts"]}
     for part in ("attention projections", "mlp"):
         assert by_name[part]["parameters"] > 0 and by_name[part]["macs"] > 0
@@ -44,3 +47,4 @@ def test_mistakes_come_back_as_text():
     failed, text = describe("deit-q")
     assert failed and "did you mean 'deit-" in text
     assert describe("")[1].splitlines() == mhla.models.names()
+    assert json.loads(describe("", as_json=True)[1])["models"] == mhla.models.names()

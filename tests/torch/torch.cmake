@@ -38,7 +38,11 @@ if(TARGET mhla_torch AND NOT MHLA_SANITIZE)
       set(run ${PROJECT_SOURCE_DIR}/.venv-timm/bin/python)
     endif()
     add_test(NAME python.${name} COMMAND ${run} -m pytest -q -rs -p no:cacheprovider ${file})
-    set_tests_properties(python.${name} PROPERTIES TIMEOUT 600 ENVIRONMENT
+    set(environment
       "MHLA_TORCH_LIBRARY=$<TARGET_FILE:mhla_torch>;MHLA_TEST_LIBRARY=$<TARGET_FILE:mhla_test_modules>")
+    if(TARGET mhla_program)
+      string(APPEND environment ";MHLA_PROGRAM=$<TARGET_FILE:mhla_program>")
+    endif()
+    set_tests_properties(python.${name} PROPERTIES TIMEOUT 600 ENVIRONMENT "${environment}")
   endforeach()
 endif()

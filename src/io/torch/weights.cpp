@@ -198,8 +198,7 @@ LoadReport load(torch::nn::Module& module, const std::string& path, const LoadOp
   return load(module, Checkpoint::open(path).weights(), options);
 }
 
-std::vector<std::string> save(const std::string& path, const StateDict& tensors,
-                              const SaveOptions& options) {
+Saved write(const std::string& path, const StateDict& tensors, const SaveOptions& options) {
   std::vector<Tensor> views;
   std::vector<at::Tensor> alive;
   for (const auto& [name, value] : tensors) {
@@ -217,7 +216,12 @@ std::vector<std::string> save(const std::string& path, const StateDict& tensors,
   }
   SaveOptions with_format = options;
   with_format.metadata.emplace("format", "pt");  // transformers refuses files without it
-  return save_safetensors(path, views, with_format);
+  return write_safetensors(path, views, with_format);
+}
+
+std::vector<std::string> save(const std::string& path, const StateDict& tensors,
+                              const SaveOptions& options) {
+  return write(path, tensors, options).files;
 }
 
 std::vector<std::string> save(const std::string& path, const torch::nn::Module& module,

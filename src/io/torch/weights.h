@@ -56,7 +56,9 @@ LoadReport load(torch::nn::Module& module, const Checkpoint& from, const LoadOpt
 LoadReport load(torch::nn::Module& module, const std::string& path,
                 const LoadOptions& options = {});
 
-// Any device and strides; see save_safetensors for files and shards.
+// Any device and strides; see write_safetensors for files and shards.
+Saved write(const std::string& path, const StateDict& tensors, const SaveOptions& options = {});
+// The same; the files written.
 std::vector<std::string> save(const std::string& path, const StateDict& tensors,
                               const SaveOptions& options = {});
 std::vector<std::string> save(const std::string& path, const torch::nn::Module& module,

@@ -84,7 +84,12 @@ class Dit : public Model {
   at::Tensor fit(const std::string& name, const at::Tensor& stored,
                  std::string& how) const override;
 
+ protected:
+  std::vector<Naming> namings() const override;
+
  private:
+  Naming facebook() const;
+  Naming diffusers() const;
   at::Tensor run_blocks(at::Tensor x, const at::Tensor& c, std::vector<std::int64_t> grid);
   at::Tensor final_layer(const at::Tensor& x, const at::Tensor& c) const;
   at::Tensor positions(const std::vector<std::int64_t>& grid, const at::Tensor& like) const;

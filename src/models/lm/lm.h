@@ -82,6 +82,9 @@ class Lm : public Model {
   StateDict adopt(StateDict tensors, std::vector<std::string>& notes) const override;
   const LmConfig& config() const { return config_; }
 
+ protected:
+  std::vector<Naming> namings() const override;
+
  private:
   LmConfig config_;
   Place place_;

@@ -155,31 +155,4 @@ CostSheet Sana::cost() const {
   return sheet;
 }
 
-StateDict Sana::adopt(StateDict tensors, std::vector<std::string>& notes) const {
-  Names names(std::move(tensors));
-  if (names.any("transformer_blocks.")) {
-    notes.emplace_back("names of diffusers' Sana");
-    names.join({".attn1.to_q.", ".attn1.to_k.", ".attn1.to_v."}, ".attn.qkv.")
-        .join({".attn2.to_k.", ".attn2.to_v."}, ".cross_attn.kv_linear.")
-        .replace(".attn2.to_q.", ".cross_attn.q_linear.")
-        .replace(".attn2.to_out.0.", ".cross_attn.proj.")
-        .replace(".attn1.to_out.0.", ".attn.proj.")
-        .replace(".ff.conv_inverted.", ".mlp.inverted_conv.conv.")
-        .replace(".ff.conv_depth.", ".mlp.depth_conv.conv.")
-        .replace(".ff.conv_point.", ".mlp.point_conv.conv.")
-        .prefix("transformer_blocks.", "blocks.")
-        .prefix("patch_embed.proj.", "x_embedder.proj.")
-        .prefix("time_embed.emb.timestep_embedder.linear_1.", "t_embedder.mlp.0.")
-        .prefix("time_embed.emb.timestep_embedder.linear_2.", "t_embedder.mlp.2.")
-        .prefix("time_embed.linear.", "t_block.1.")
-        .prefix("caption_projection.linear_1.", "y_embedder.y_proj.fc1.")
-        .prefix("caption_projection.linear_2.", "y_embedder.y_proj.fc2.")
-        .prefix("caption_norm.", "attention_y_norm.")
-        .prefix("scale_shift_table", "final_layer.scale_shift_table")
-        .prefix("proj_out.", "final_layer.linear.");
-  }
-  // A buffer of zeros: the network has no positions.
-  return names.drop_prefix("pos_embed").take();
-}
-
 }  // namespace mhla::models

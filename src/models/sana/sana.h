@@ -90,6 +90,9 @@ class Sana : public Model {
   bool may_lack(const std::string& name) const override { return name == "y_embedder.y_embedding"; }
   StateDict adopt(StateDict tensors, std::vector<std::string>& notes) const override;
 
+ protected:
+  std::vector<Naming> namings() const override;
+
  private:
   at::Tensor embed_text(const at::Tensor& text) const;
   double hidden() const { return static_cast<double>(config_.dim) * config_.mlp_ratio; }

@@ -33,6 +33,19 @@ const ModelFamily kFamily("deit",
 // The next multiple of `n`.
 std::int64_t rounded(std::int64_t value, std::int64_t n) { return (value + n - 1) / n * n; }
 
+// Rows and columns of `tokens` patches: a square, else the proportions of `like`; or nothing.
+std::vector<std::int64_t> grid_of(std::int64_t tokens, const std::vector<std::int64_t>& like) {
+  for (const double ratio : {1.0, static_cast<double>(like[0]) / static_cast<double>(like[1])}) {
+    const auto rows = std::llround(std::sqrt(static_cast<double>(tokens) * ratio));
+    if (rows < 1 || tokens % rows != 0) continue;
+    const std::int64_t columns = tokens / rows;
+    if (ratio == 1.0 ? rows == columns : rows * like[1] == columns * like[0]) {
+      return {rows, columns};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 VitNorm::VitNorm(std::int64_t width, bool rms)
@@ -173,14 +186,18 @@ CostSheet Vit::cost() const {
 
 Tensor Vit::fit(const std::string& parameter, const Tensor& stored, std::string& how) const {
   if (parameter != "pos_embed") return Model::fit(parameter, stored, how);
-  const std::int64_t tokens = stored.size(1);
-  const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
-  const std::int64_t before = tokens - side * side;  // class tokens
-  const bool drops = !place_.class_token && before > 0;
-  if (before > 1 || (place_.class_token && before == 0)) return {};
-  how = "positions of " + std::to_string(side) + "x" + std::to_string(side) + " tokens resized" +
-        (drops ? ", the class token's left out" : "");
-  return resize_positions(drops ? stored.slice(1, before) : stored, {side, side}, place_.grid);
+  if (stored.dim() != 3 || stored.size(2) != config_.dim) return {};
+  // A network without class token takes the positions of one with; not the reverse.
+  for (const std::int64_t before : {0, 1}) {
+    if (place_.class_token && before == 0) continue;
+    const std::vector<std::int64_t> from = grid_of(stored.size(1) - before, place_.grid);
+    if (from.empty()) continue;
+    const bool drops = !place_.class_token && before > 0;
+    how = "positions of " + std::to_string(from[0]) + "x" + std::to_string(from[1]) +
+          " tokens resized" + (drops ? ", the class token's left out" : "");
+    return resize_positions(drops ? stored.slice(1, before) : stored, from, place_.grid);
+  }
+  return {};
 }
 
 }  // namespace mhla::models

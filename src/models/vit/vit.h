@@ -77,6 +77,9 @@ class Vit : public Model {
   at::Tensor fit(const std::string& name, const at::Tensor& stored,
                  std::string& how) const override;
 
+ protected:
+  std::vector<Naming> namings() const override;
+
  private:
   at::Tensor padded(const at::Tensor& x) const;
   void reset();

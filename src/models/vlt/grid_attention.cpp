@@ -30,7 +30,7 @@ FeatureMap parse_feature_map(const std::string& word) {
 
 GridAttention::GridAttention(const std::string& name, const Place& place,
                              const std::string& options)
-    : heads_(place.heads), made_for_(BlockLayout::grid(place.grid, {.blocks = place.blocks})) {
+    : heads_(place.heads), made_for_(BlockLayout::grid(place.grid, {.blocks = {1, 1}})) {
   const bool mixed = name == "mhla";
   std::string init = "locality", normalizer = "exact", feature_map = "relu_eps";
   std::vector<std::int64_t> blocks = mixed ? place.blocks : std::vector<std::int64_t>{1, 1};
@@ -42,7 +42,8 @@ GridAttention::GridAttention(const std::string& name, const Place& place,
   reader.finish();
   normalizer_ = parse_normalizer(normalizer);
   feature_map_ = parse_feature_map(feature_map);
-  layout_ = {place.grid, {.blocks = blocks}};
+  blocks_ = blocks_within(blocks, place.grid);
+  layout_ = {place.grid, {.blocks = blocks_}};
   made_for_ = layout_.of(0);
   nn::check_heads("vlt", place.dim, heads_);
   qkvo_ = register_module("qkvo", nn::make_pointwise(place.dim, 4 * place.dim));
@@ -58,6 +59,16 @@ GridAttention::GridAttention(const std::string& name, const Place& place,
   mixing_ = conv->register_parameter("weight", start.unsqueeze(-1).unsqueeze(-1).clone());
 }
 
+void GridAttention::set_grid(const std::vector<std::int64_t>& grid) {
+  layout_ = {grid, {.blocks = blocks_within(blocks_, grid)}};
+}
+
+Tensor GridAttention::matrix() {
+  const Tensor made = mixing_.squeeze(-1).squeeze(-1);
+  const BlockLayout wanted = layout_.of(0);
+  return wanted.mixing_size() == made.size(0) ? made : interpolated(made, wanted);
+}
+
 Tensor GridAttention::forward(const Tensor& x) {
   const auto qkvo = nn::apply_pointwise(qkvo_, x).unflatten(-1, {4, heads_, -1}).unbind(2);
   const Tensor q = nn::apply_feature_map(feature_map_, qkvo[0]);
@@ -65,7 +76,7 @@ Tensor GridAttention::forward(const Tensor& x) {
   nn::AttentionOptions options{
       .layout = layout_, .normalizer = normalizer_, .feature_map = FeatureMap::identity};
   const bool normalised = normalizer_ != Normalizer::none;
-  const Tensor mixing = mixing_.to(x.device()).squeeze(-1).squeeze(-1);
+  const Tensor mixing = matrix().to(x.device());
   const Tensor o = nn::attention(f::rotary_grid(q, layout_.grid), f::rotary_grid(k, layout_.grid),
                                  qkvo[2], mixing, options, normalised ? q : Tensor(),
                                  normalised ? k : Tensor());

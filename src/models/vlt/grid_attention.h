@@ -13,7 +13,7 @@ class GridAttention : public nn::Attention, public Mixed {
   // name: mhla or linear. options: init=, normalizer=, feature_map=, blocks=
   GridAttention(const std::string& name, const Place& place, const std::string& options);
   at::Tensor forward(const at::Tensor& x) override;  // [B, height * width, C]
-  void set_grid(const std::vector<std::int64_t>& grid) override { layout_.grid = grid; }
+  void set_grid(const std::vector<std::int64_t>& grid) override;
 
   void constrain() override;
   at::Tensor& mixing() override { return mixing_; }
@@ -21,7 +21,10 @@ class GridAttention : public nn::Attention, public Mixed {
   bool causal() const override { return false; }
 
  private:
+  at::Tensor matrix();  // [M, M] for the grid of the moment
+
   std::int64_t heads_;
+  std::vector<std::int64_t> blocks_;
   nn::Layout layout_;
   BlockLayout made_for_;
   Normalizer normalizer_ = Normalizer::exact;

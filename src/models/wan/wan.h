@@ -77,7 +77,9 @@ class Wan : public Model {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& text);
   std::vector<at::Tensor> example_inputs(std::int64_t batch) const override;
   CostSheet cost() const override;
-  StateDict adopt(StateDict tensors, std::vector<std::string>& notes) const override;
+
+ protected:
+  std::vector<Naming> namings() const override;
 
  private:
   at::Tensor embed_text(const at::Tensor& text) const;

@@ -1,7 +1,11 @@
 #include "models/weights.h"
 
-#include "io/torch/weights.h"
+#include <set>
+
+#include "io/precision.h"
+#include "mhla/core/text.h"
 #include "models/attention.h"
+#include "models/weights/load.h"
 
 namespace mhla::models {
 namespace {
@@ -15,50 +19,114 @@ std::vector<std::string> mixed_prefixes(const Model& model) {
   return prefixes;
 }
 
+// What MHLA adds to a stock layer; projections must be there.
+bool is_added(const std::string& part) {
+  for (const char* word :
+       {"mixing_matrix", "_attn.conv.", "norm", "lepe.", "to_gate.", "g_proj."}) {
+    if (part.find(word) != std::string::npos) return true;
+  }
+  return part.starts_with("g.");
+}
+
+// What wrappers put before every name.
+void strip_wrappers(StateDict& tensors, std::vector<std::string>& notes) {
+  for (const char* word : {"module.", "_orig_mod.", "model.diffusion_model."}) {
+    const std::string prefix = word;
+    bool all = !tensors.empty();
+    for (const auto& [name, tensor] : tensors) all = all && name.starts_with(prefix);
+    if (!all) continue;
+    rename_prefix(tensors, prefix, "");
+    notes.push_back("names begin with '" + prefix + "', which is left out");
+  }
+}
+
+// How many matrices a stock checkpoint did not have, for the report.
+void note_new_matrices(io::LoadReport& report, const StateDict& own) {
+  std::size_t count = 0;
+  std::set<std::int64_t> sizes;
+  for (const std::string& name : report.kept) {
+    if (!is_mixing(name)) continue;
+    ++count;
+    sizes.insert(own.at(name).size(own.at(name).dim() > 2 && own.at(name).size(2) > 1 ? 1 : 0));
+  }
+  if (count == 0) return;
+  std::string text = std::to_string(count) + " mixing matrices of ";
+  for (const std::int64_t size : sizes) {
+    text += (size == *sizes.begin() ? "" : " and ") + std::to_string(size);
+  }
+  report.notes.push_back(text + " blocks created, at their start");
+}
+
+// The last of each key counts.
+std::string without_repeats(const std::string& options) {
+  std::vector<std::string> words;
+  for (const std::string_view word : split(options, ' ')) {
+    if (word.empty()) continue;
+    const std::string_view key = word.substr(0, word.find('='));
+    std::erase_if(words, [&](const std::string& each) {
+      return std::string_view(each).substr(0, each.find('=')) == key;
+    });
+    words.emplace_back(word);
+  }
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+}  // namespace
+
 bool is_mixing(const std::string& name) {
   return name.find("mixing_matrix") != std::string::npos ||
          name.find("_attn.conv.weight") != std::string::npos;
 }
 
-std::string load_from(Model& model, const StateDict& tensors, bool strict,
-                      const std::string& source, std::vector<std::string> notes) {
-  const StateDict adopted = model.adopt(tensors, notes);
+io::Metadata metadata_of(const Model& model) {
+  return {{"format", "pt"}, {kModelKey, model.name}, {kOptionsKey, without_repeats(model.options)}};
+}
+
+io::LoadReport load_state(Model& model, StateDict tensors, const LoadFrom& from) {
+  std::vector<std::string> notes = from.notes;
+  strip_wrappers(tensors, notes);
+  const StateDict adopted = model.adopt(std::move(tensors), notes);
   bool stock = true;
   for (const auto& [name, tensor] : adopted) stock = stock && !is_mixing(name);
   const auto prefixes = mixed_prefixes(model);
   io::LoadOptions options;
-  options.source = source;
-  options.strict = strict;  // a load that fails leaves the network as it was
+  options.source = from.source;
+  options.strict = from.strict;  // a load that fails leaves the network as it was
   options.reshape = [&model](const std::string& name, const at::Tensor& stored, const io::Shape&,
                              std::string& how) { return model.fit(name, stored, how); };
   options.may_be_missing = [&](const std::string& name) {
     if (model.may_lack(name)) return true;
     for (const std::string& prefix : prefixes) {
-      if (stock && name.starts_with(prefix)) return true;
+      if (stock && name.starts_with(prefix)) return is_added(name.substr(prefix.size()));
     }
     return false;
   };
   io::LoadReport report = io::load(model, adopted, options);
   report.notes.insert(report.notes.begin(), notes.begin(), notes.end());
-  return report.text();
+  note_new_matrices(report, model.state());
+  return report;
 }
 
-}  // namespace
-
 std::string load_weights(Model& model, const StateDict& tensors, bool strict) {
-  return load_from(model, tensors, strict, "tensors in memory", {});
+  return load_state(model, tensors, {.source = "tensors in memory", .strict = strict}).text();
 }
 
 std::string load_weights(Model& model, const std::string& path, bool strict) {
   const io::Checkpoint file = io::Checkpoint::open(path).weights();
-  return load_from(model, io::state_dict(file), strict, file.path(), file.notes());
+  return load_state(model, io::state_dict(file),
+                    {.source = file.path(), .strict = strict, .notes = file.notes()})
+      .text();
 }
 
-std::vector<std::string> save_weights(const Model& model, const std::string& path) {
+std::vector<std::string> save_weights(const Model& model, const std::string& path,
+                                      const SaveWeights& how) {
   io::SaveOptions options;
-  options.metadata = {
-      {"format", "pt"}, {"mhla.model", model.name}, {"mhla.options", model.options}};
-  return io::save(path, model, options);
+  options.metadata = metadata_of(model);
+  options.max_file_bytes = how.max_file_bytes;
+  if (!how.dtype.empty()) options.precision = io::parse_precision(how.dtype);
+  return io::save(path, model.export_as(how.package, how.partial).tensors, options);
 }
 
 }  // namespace mhla::models
