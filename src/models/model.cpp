@@ -36,6 +36,22 @@ Request divided(const std::string& name, std::string_view options) {
   return request;
 }
 
+// The last of each key counts.
+std::string without_repeats(const std::string& options) {
+  std::vector<std::string> words;
+  for (const std::string_view word : split(options, ' ')) {
+    if (word.empty()) continue;
+    const std::string_view key = word.substr(0, word.find('='));
+    std::erase_if(words, [&](const std::string& each) {
+      return std::string_view(each).substr(0, each.find('=')) == key;
+    });
+    words.emplace_back(word);
+  }
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
 // NOTE: Module::to refuses the way from memory to none; the tensors stay the same objects.
 void forget_values(torch::nn::Module& module) {
   const auto forget = [](const at::Tensor& tensor) {
@@ -112,7 +128,7 @@ std::shared_ptr<Model> create_model(const std::string& name, std::string_view op
          near.empty() ? "" : "; did you mean '" + near + "'?", " (known: ", list, ")");
   }
   const Entry& entry = found->second;
-  const std::string all = entry.options + " " + std::string(options);
+  const std::string all = without_repeats(entry.options + " " + std::string(options));
   const nn::CreateWith where({.device = create.device, .fill = false});
   const std::shared_ptr<Model> model = entry.factory(divided(name, all));
   model->name = name;

@@ -191,6 +191,16 @@ def test_wrong_checkpoints_get_a_report_and_change_nothing(deit, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_network_much_larger_than_its_file_is_not_made(tmp_path):
+    state = made("tiny-deit").state_dict()
+    said = {"mhla.model": "tiny-deit", "mhla.options": "dim=3000000"}
+    save_file(state, tmp_path / "in.safetensors", metadata=said)
+    refused(tmp_path / "in.safetensors", tmp_path / "x.safetensors", "--to", "upstream",
+            parts=["tiny-deit has", "65658 elements"])  # fmt: skip
+    refused(tmp_path / "in.safetensors", tmp_path / "x.safetensors", "--model", "wan2.1-1.3b",
+            parts=["1419675640 parameters"])  # fmt: skip
+
+
 def test_missing_tensors_are_named_and_partial_goes_on(deit, tmp_path):
     state = {name: value for name, value in deit.state_dict().items() if name != "blocks.1.mlp.fc2.bias"}
     save_file(state, tmp_path / "in.safetensors")

@@ -109,6 +109,18 @@ std::string write_config(const std::string& out, const std::string& config) {
   return "'" + path + "' written for the package";
 }
 
+// Before memory is taken for it: what a stranger's file says about itself may be anything.
+void check_size(const Choice& choice, const io::Checkpoint& file) {
+  constexpr std::int64_t kMostNew = 100'000'000;  // positions and mixing matrices of a large size
+  std::int64_t held = 0;
+  for (const io::Tensor& tensor : file.tensors()) held += tensor.size();
+  const auto model = create_model(choice.model, choice.options, {.device = c10::kMeta});
+  const std::int64_t wanted = count_parameters(*model);
+  if (wanted <= 2 * held + kMostNew) return;
+  fail(ErrorCode::corrupt_data, kWhere, choice.model, " has ", wanted, " parameters, '",
+       file.path(), "' ", held, " elements: try another --model or --options");
+}
+
 std::string convert(const mhla_conversion& request) {
   const io::Checkpoint whole = io::Checkpoint::open(request.in);
   const io::Checkpoint file = *request.section ? whole.section(request.section) : whole.weights();
@@ -117,6 +129,7 @@ std::string convert(const mhla_conversion& request) {
   const std::string package = *request.package ? request.package : "upstream";
   const std::optional<io::ScalarType> stored = common_type(file);
 
+  check_size(choice, file);
   // What the file lacks starts from random numbers: the same at each run.
   at::manual_seed(0);
   const auto model = create_model(choice.model, choice.options);

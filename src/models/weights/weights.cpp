@@ -3,7 +3,6 @@
 #include <set>
 
 #include "io/precision.h"
-#include "mhla/core/text.h"
 #include "models/attention.h"
 #include "models/weights/load.h"
 
@@ -57,22 +56,6 @@ void note_new_matrices(io::LoadReport& report, const StateDict& own) {
   report.notes.push_back(text + " blocks created, at their start");
 }
 
-// The last of each key counts.
-std::string without_repeats(const std::string& options) {
-  std::vector<std::string> words;
-  for (const std::string_view word : split(options, ' ')) {
-    if (word.empty()) continue;
-    const std::string_view key = word.substr(0, word.find('='));
-    std::erase_if(words, [&](const std::string& each) {
-      return std::string_view(each).substr(0, each.find('=')) == key;
-    });
-    words.emplace_back(word);
-  }
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 }  // namespace
 
 bool is_mixing(const std::string& name) {
@@ -81,7 +64,7 @@ bool is_mixing(const std::string& name) {
 }
 
 io::Metadata metadata_of(const Model& model) {
-  return {{"format", "pt"}, {kModelKey, model.name}, {kOptionsKey, without_repeats(model.options)}};
+  return {{"format", "pt"}, {kModelKey, model.name}, {kOptionsKey, model.options}};
 }
 
 io::LoadReport load_state(Model& model, StateDict tensors, const LoadFrom& from) {
