@@ -130,6 +130,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_compare(app);
   add_convert(app);
+  add_data(app);
   add_completion(app);
   const int code = parse_and_run(app, argc, argv);
   // A full disk or a closed pipe must not look like success.

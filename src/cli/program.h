@@ -25,6 +25,7 @@ void add_mixing(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_convert(CLI::App& app);
+void add_data(CLI::App& app);
 void add_completion(CLI::App& app);
 
 // Flags for the problem's fields, made from problem_fields(). `keys` empty: all of them.

@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "data/share.h"
+
 namespace mhla::data {
 
 struct Batch {
@@ -22,11 +24,6 @@ class Loader {
   virtual std::int64_t batches_per_epoch() const = 0;
   virtual void seek(std::int64_t epoch, std::int64_t batch) = 0;  // next() gives that batch
   virtual Batch next() = 0;  // goes on into the next epoch by itself
-};
-
-// Which part of each global batch a process takes.
-struct Share {
-  int rank = 0, world = 1;
 };
 
 }  // namespace mhla::data

@@ -56,8 +56,8 @@ class Program : public testing::Test {
   std::string folder_;
 };
 
-const char* const kCommands[] = {"info",  "explain", "verify",  "mixing",
-                                 "bench", "compare", "convert", "completion"};
+const char* const kCommands[] = {"info",    "explain", "verify", "mixing",    "bench",
+                                 "compare", "convert", "data",   "completion"};
 
 void expect_usage_error(const Result& r, const std::string& part) {
   EXPECT_EQ(r.code, 2);

@@ -1,12 +1,15 @@
-// Writes the seeds the fuzzers start from: a few problems, one state of every form, checkpoints.
+// Writes the seeds the fuzzers start from: a few problems, one state of every form, checkpoints,
+// pictures, packed files.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
+#include "io/image.h"
 #include "mhla/error.h"
 #include "mhla/state.h"
+#include "support/packed_file.h"
 #include "support/torch_file.h"
 
 namespace {
@@ -116,6 +119,25 @@ void write_torch_files(const fs::path& folder) {
   }
 }
 
+void write_pictures(const fs::path& folder) {
+  mhla::io::Image image(19, 11);
+  for (std::size_t i = 0; i < image.pixels().size(); ++i) {
+    image.pixels()[i] = static_cast<std::uint8_t>(i * i / 7);
+  }
+  write(folder, mhla::io::encode_png(image.view()));
+  for (const int quality : {5, 90}) write(folder, mhla::io::encode_jpeg(image.view(), quality));
+}
+
+void write_packed(const fs::path& folder) {
+  write(folder, mhla::test::kGz);
+  write(folder, mhla::test::kXz);
+  write(folder,
+        mhla::test::tar_entry("train/", "", '5') + mhla::test::tar_entry("train/a.png", "picture") +
+            mhla::test::tar_entry("././@LongLink", std::string(120, 'n'), 'L') +
+            mhla::test::tar_entry("n", "x") + mhla::test::tar_entry("pax", "9 path=a\n", 'x') +
+            mhla::test::tar_entry("m", "y") + std::string(1024, '\0'));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -128,6 +150,8 @@ int main(int argc, char** argv) {
     write_states(fs::path(argv[1]) / "state_file_fuzz");
     write_safetensors(fs::path(argv[1]) / "safetensors_fuzz");
     write_torch_files(fs::path(argv[1]) / "torch_file_fuzz");
+    write_pictures(fs::path(argv[1]) / "image_fuzz");
+    write_packed(fs::path(argv[1]) / "packed_fuzz");
   } catch (const std::exception& error) {
     std::cerr << "make_seeds: error: " << error.what() << "\n";
     return 1;
