@@ -117,7 +117,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
 
 int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error like a full disk
-  CLI::App app("Multi-Head Linear Attention: verify, explain and measure the operator.", "mhla");
+  CLI::App app("Multi-Head Linear Attention: verify, explain, measure, train.", "mhla");
   app.set_version_flag("--version", std::string("mhla ") + version(), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
@@ -128,6 +128,8 @@ int run(int argc, char** argv) {
   add_verify(app);
   add_mixing(app);
   add_bench(app);
+  add_train(app);
+  add_eval(app);
   add_compare(app);
   add_convert(app);
   add_data(app);

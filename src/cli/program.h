@@ -23,6 +23,8 @@ void add_explain(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_mixing(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_train(CLI::App& app);
+void add_eval(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_data(CLI::App& app);

@@ -1,5 +1,7 @@
 // Gloo: processes on CPUs. The code is inside LibTorch; the headers are Debian's libgloo-dev.
+#ifndef USE_C10D_GLOO  // LibTorch's own CMake files may say it
 #define USE_C10D_GLOO
+#endif
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "train/distributed/group.h"

@@ -1,5 +1,7 @@
 // NCCL: processes on GPUs.
+#ifndef USE_C10D_NCCL  // LibTorch's own CMake files may say it
 #define USE_C10D_NCCL
+#endif
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "train/distributed/group.h"
