@@ -69,6 +69,7 @@ struct EmaOptions {
 struct TrainOptions {
   std::int64_t seed = 0;
   std::string device = "auto";           // the GPU where there is one
+  std::string start_from;                // a file of weights; empty: random ones
   std::int64_t threads = 0;              // of the CPU; 0: LibTorch's choice
   std::int64_t epochs = 300, steps = 0;  // steps, where given, counts
   std::int64_t batch = 1024;             // of all processes and of all parts of one update
@@ -92,6 +93,7 @@ struct TrainOptions {
   void fields(Visitor& visit) {
     visit("seed", seed);
     visit("device", device);
+    visit("start_from", start_from);
     visit("threads", threads);
     visit("epochs", epochs);
     visit("steps", steps);

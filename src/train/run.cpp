@@ -133,6 +133,9 @@ class RealTraining : public Training {
             .processes = processes.get()};
     if (processes->first()) make_folder(command.folder, config);
     job.model = make_model(setup, job.device);
+    if (!setup.options.start_from.empty()) {
+      models::load_weights(*job.model, setup.options.start_from);
+    }
     job.another_model = [&] { return make_model(setup, job.device); };
     return train::train(job).signal;
   }

@@ -81,7 +81,10 @@ class Trainer {
     if (processes_.first()) {
       checkpoints_ = std::make_unique<Checkpoints>(folder(), options_.keep);
       log_ = std::make_unique<RunLog>(job_.folder, step_, schedule_.total_steps());
-      if (step_ > 0) log_->say("resumed at step " + std::to_string(step_));
+      if (step_ > 0) {
+        log_->say("resumed at step " + std::to_string(step_) + " of " +
+                  std::to_string(schedule_.total_steps()));
+      }
     }
     model_.train();
     begin_window();
@@ -188,19 +191,20 @@ class Trainer {
     processes_.sum(loss_sum_);
     const double loss = loss_sum_.item<double>() / steps / processes_.share().world;
     const double seconds = std::chrono::duration<double>(Clock::now() - window_begin_).count();
+    const io::StateDict scale_state = scale_.state();
+    const double scale = scale_state.empty() ? 0 : scale_state.at("loss_scale").item<double>();
     if (log_) {
       Numbers numbers = {{"loss", loss}, {"lr", schedule_.lr(step_ - 1)}};
       if (norm_.defined()) numbers.emplace_back("grad_norm", norm_.item<double>());
-      if (const auto scale = scale_.state(); !scale.empty()) {
-        numbers.emplace_back("loss_scale", scale.at("loss_scale").item<double>());
-      }
+      if (scale > 0) numbers.emplace_back("loss_scale", scale);
       numbers.emplace_back("samples_per_second",
                            steps * static_cast<double>(options_.batch) / seconds);
       log_->write("train", step_, epoch(), numbers);
     }
-    if (!std::isfinite(loss) && options_.precision != "f16") {
-      fail(ErrorCode::internal, "train", "the loss became ", loss, " before step ", step_,
-           ": lower train.optimizer.lr or set train.clip");
+    // In f16 a step may overflow and be left out; scales below 1 say that the weights do.
+    if (!std::isfinite(loss) && scale < 1) {
+      fail(ErrorCode::corrupt_data, "train", "the loss became ", loss, " before step ", step_,
+           ": lower train.optimizer.lr, set train.clip or use another train.precision");
     }
     begin_window();
   }

@@ -180,6 +180,22 @@ def test_a_run_is_not_overwritten(whole):
     assert done.returncode == 2 and "--resume" in done.stderr
 
 
+def test_a_run_may_start_from_weights(whole, tmp_path):
+    weights = newest(whole[1]) / "ema.safetensors"
+    mhla("train", whole[0], "--out", tmp_path / "run", f"train.start_from={weights}",
+         "train.steps=1", "train.optimizer.lr=0", "train.schedule.warmup_lr=0")
+    last = [line for line in log(whole[1]) if line["kind"] == "eval"][-1]
+    assert log(tmp_path / "run")[-1]["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    done = mhla("train", whole[0], "--out", tmp_path / "no", "train.start_from=absent", check=False)
+    assert done.returncode == 1 and "absent" in done.stderr
+
+
+def test_a_run_that_diverges_says_so(tmp_path):
+    done = mhla("train", write_config(tmp_path), "--out", tmp_path / "run", *BY_HEART,
+                "train.optimizer.lr=1e30", "train.clip=0", check=False)
+    assert done.returncode == 1 and "the loss became" in done.stderr
+
+
 def test_eval_says_what_is_missing(whole, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(CONFIG)
