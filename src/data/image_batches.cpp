@@ -36,7 +36,6 @@ using OpenPointer = std::shared_ptr<Open>;
 ImageSource source_of(const ImageLoaderOptions& options) {
   ImageSource source = options.source;
   source.image_size = options.image_size;
-  source.seed = options.seed;
   return source;
 }
 

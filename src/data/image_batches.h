@@ -19,7 +19,7 @@ enum class OnError {
 };
 
 struct ImageLoaderOptions {
-  ImageSource source;  // its image_size and seed are those below
+  ImageSource source;  // its image_size is the one below; its seed draws the built-in set
   int image_size = 32;
   std::int64_t batch = 128;  // of all processes together
   std::uint64_t seed = 0;
