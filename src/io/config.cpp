@@ -221,6 +221,13 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
+std::string printed(const Config::Value& value) {
+  if (!value.list) return quoted(value.items.empty() ? "" : value.items[0]);
+  std::string text = "[";
+  for (const std::string& item : value.items) text += (text.size() > 1 ? ", " : "") + quoted(item);
+  return text + "]";
+}
+
 using Values = std::map<std::string, Config::Value>;
 
 // One level: names up to the next dot. Where a name has a value and names below it, those stay
@@ -234,15 +241,8 @@ void print(const Values& values, const std::string& prefix, const std::string& i
     const auto dot = rest.find('.');
     const std::string head = rest.substr(0, dot);
     if (dot == std::string::npos || values.contains(prefix + head)) {
-      std::string shown_value;
-      if (value.list) {
-        for (const std::string& item : value.items)
-          shown_value += (shown_value.empty() ? "" : ", ") + quoted(item);
-        shown_value = "[" + shown_value + "]";
-      } else {
-        shown_value = quoted(value.items.empty() ? "" : value.items[0]);
-      }
-      text += indent + rest + ": " + shown_value + "\n";
+      text += indent;
+      text += rest + ": " + printed(value) + "\n";
     } else if (done.insert(head).second) {
       text += indent + head + ":\n";
       print(values, prefix + head + ".", indent + "  ", text);

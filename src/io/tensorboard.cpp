@@ -66,13 +66,14 @@ std::string event_at(std::int64_t step) {
 
 std::string new_path(const std::string& folder) {
   std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) std::strcpy(host.data(), "localhost");
+  const bool named = ::gethostname(host.data(), host.size() - 1) == 0;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count() % 1000000;
   // Readers take the files of a folder in the order of their names.
-  return folder + "/events.out.tfevents." + std::to_string(seconds) + "." + host.data() + "." +
-         std::to_string(::getpid()) + "." + std::to_string(micros);
+  return folder + "/events.out.tfevents." + std::to_string(seconds) + "." +
+         (named ? host.data() : "localhost") + "." + std::to_string(::getpid()) + "." +
+         std::to_string(micros);
 }
 
 }  // namespace
