@@ -172,6 +172,7 @@ class ImageBatches::Worker {
         const std::lock_guard lock(mutex_);
         open->done += count;
         complete = open->done == size_of(*open);
+        open.reset();  // before the caller goes on: what is in it is the caller's to free
       }
       if (complete) is_done_.notify_one();
     }
