@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 namespace mhla::data {
@@ -147,7 +148,7 @@ void enhance_contrast(Image& image, double factor) {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i + 2 < pixels.size(); i += 3) sum += grey(&pixels[i]);
   const double count = static_cast<double>(pixels.size()) / 3;
-  blend_with(image, static_cast<int>(static_cast<double>(sum) / count + 0.5), factor);
+  blend_with(image, static_cast<int>(std::floor(static_cast<double>(sum) / count + 0.5)), factor);
 }
 
 void enhance_brightness(Image& image, double factor) {

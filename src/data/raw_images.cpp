@@ -49,7 +49,7 @@ std::unique_ptr<ImageSet> make_raw_images(RawImages raw) {
 
 std::string find_packed(const std::string& folder, const std::string& name) {
   for (const char* ending : {"", ".xz", ".gz"}) {
-    const std::string path = (std::filesystem::path(folder) / (name + ending)).string();
+    std::string path = (std::filesystem::path(folder) / (name + ending)).string();
     if (std::filesystem::exists(path)) return path;
   }
   return {};

@@ -85,8 +85,9 @@ void draw(io::Image& image, const Shape& shape, const Rgb& ground) {
     for (int x = first(shape.x); x < last(shape.x); ++x) {
       int outer = 0, inner = 0;
       for (int point = 0; point < kPoints * kPoints; ++point) {
-        const double px = (x + (point % kPoints + 0.5) / kPoints) / cell;
-        const double py = (y + (point / kPoints + 0.5) / kPoints) / cell;
+        const int across = point % kPoints, down = point / kPoints;
+        const double px = (x + (across + 0.5) / kPoints) / cell;
+        const double py = (y + (down + 0.5) / kPoints) / cell;
         const Rgb* found = colour_at(shape, px - shape.x, py - shape.y);
         outer += found == &shape.outer;
         inner += found == &shape.inner;
@@ -176,8 +177,9 @@ Relation draw_relation(std::uint64_t seed, std::uint64_t index, int size) {
   std::vector<Shape> shapes;
   for (int i = 0; i <= discs; ++i) {
     const bool disc = i < discs;
-    const double x = places[i] % kCells + 0.5 + random.uniform(-0.06, 0.06);
-    const double y = places[i] / kCells + 0.5 + random.uniform(-0.06, 0.06);
+    const int column = places[i] % kCells, line = places[i] / kCells;
+    const double x = column + 0.5 + random.uniform(-0.06, 0.06);
+    const double y = line + 0.5 + random.uniform(-0.06, 0.06);
     const auto of = static_cast<std::size_t>(disc ? i : 0);  // the square has the first one's hue
     shapes.push_back({disc, x, y, rings[of], kCores[static_cast<std::size_t>(cores[of])].colour});
   }
