@@ -276,7 +276,8 @@ def slabs():
 def causal():
     """Causal without a normaliser in blocks of whole tiles (cuda.causal): ragged ends, an odd number
     of row tiles, blocks of several tiles, widths below the compiled ones, several groups of heads in
-    the backward, more work than thread blocks, tensors that the copy engine cannot address."""
+    the backward, more work than thread blocks, groups of blocks, tensors that the copy engine cannot
+    address."""
     line = functools.partial(Case, mask="causal", normalizer="none", feature_map="relu")
     wide = functools.partial(line, dk=128, dv=256, scale=128**-0.5)
     return [
@@ -290,6 +291,11 @@ def causal():
         wide(sequence(640, block=64), strides="heads_first"),
         wide(sequence(640, block=64), per_head=True, heads=3),
         wide(sequence(2500, block=64), batch=1),
+        wide(sequence(1300, block=64), feature_map="elu1", heads=3),
+        wide(sequence(1830, block=64), feature_map="elu1", heads=3),  # two groups, odd ends
+        wide(sequence(2047, block=64), per_head=True, heads=3, feature_map="identity"),
+        wide(sequence(1857, block=64), batch=13, heads=10, strides="heads_first"),
+        line(sequence(1900, block=64), dk=104, dv=200, feature_map="relu_eps", scale=0.1),
         line(sequence(1000, block=128), dk=128, dv=192, scale=0.125),
         line(sequence(900, block=256), dk=128, feature_map="elu1", scale=0.1),
         line(sequence(300, block=512), dk=128, feature_map="identity", scale=0.1),

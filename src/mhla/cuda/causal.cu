@@ -41,17 +41,27 @@ std::optional<std::string> refuses(const Problem& problem) {
   return linear_implementation().refuses(problem);
 }
 
+// Whether the second half of the blocks sees the first as S~ (causal_far.cuh). The summaries of 16
+// blocks pay from about 13 rows on that see them.
+bool sees_far(const Problem& problem) {
+  constexpr std::int64_t kLeast = 29, kMost = 2 * kFarGroup;
+  const CausalWidths widths = causal_widths(problem.dk, problem.dv);
+  const std::int64_t blocks = (problem.layout.tokens() + kTile - 1) / kTile;
+  return widths.dk == 128 && widths.dv == 256 && block_tiles(problem.layout) == 1 &&
+         blocks >= kLeast && blocks <= kMost;
+}
+
 // Products of the tiles that are seen over the rate measured on an H200 (docs/kernels/causal.md),
 // on as many multiprocessors as have work.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  constexpr double kRate = 630e12, kProcessors = 132, kLaunch = 4e-6;
+  constexpr double kRate = 630e12, kProcessors = 132, kLaunch = 4e-6, kFar = 0.92;
   const CausalWidths widths = causal_widths(problem.dk, problem.dv);
   const double tiles = static_cast<double>((problem.layout.tokens() + kTile - 1) / kTile);
   const double heads = static_cast<double>(problem.batch * problem.heads);
   const double flops = heads * tiles * (tiles + 2) / 2 * 2.0 * kTile * kTile *
                        static_cast<double>(widths.dk + widths.dv);
   const double busy = std::min(1.0, heads * std::max(1.0, tiles / 4) / kProcessors);
-  return kLaunch + flops / kRate / busy;
+  return kLaunch + flops / kRate / busy * (sees_far(problem) ? kFar : 1);
 }
 
 // Which of the others goes backward: the one that would go forward faster.
@@ -61,8 +71,23 @@ const Implementation& other_implementation(const Problem& problem) {
   return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
 }
 
+// Pairs (batch entry, head) whose S~ have room at once, and their rows of S~.
+struct FarRoom {
+  std::int64_t pairs = 0, rows = 0;
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(pairs * rows) * kFarParts * kBoxBytes;
+  }
+};
+FarRoom far_room(const Problem& problem) {
+  constexpr std::int64_t kMost = 128;
+  if (!sees_far(problem)) return {};
+  const std::int64_t blocks = (problem.layout.tokens() + kTile - 1) / kTile;
+  return {std::min(problem.batch * problem.heads, kMost), (blocks - kFarGroup + 1) / 2 * 2};
+}
+
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  return other_implementation(problem).forward_workspace(problem, options);
+  return std::max(other_implementation(problem).forward_workspace(problem, options),
+                  far_room(problem).bytes());
 }
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
   return other_implementation(problem).backward_workspace(problem, options);
@@ -82,6 +107,27 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   return std::make_shared<Prepared>(Prepared{.processors = processors, .other = std::move(plan)});
 }
 
+// S~ of the second group, for `pairs` of them.
+void make_far(const CausalArgs& causal, int pairs, int processors, void* far, Stream stream) {
+  CausalFarArgs args{};
+  args.k = causal.k;
+  args.v = causal.v;
+  args.far = far;
+  args.rows = causal.far_rows;
+  args.items = pairs * kFarParts;
+  args.rows_stored = causal.tiles - kFarGroup;
+  args.blocks = causal.tiles;
+  args.first_pair = causal.first_pair;
+  args.heads = causal.heads;
+  args.feature = causal.feature;
+  args.scale = causal.scale;
+  args.mixing = causal.mixing;
+  args.mixing_head_stride = causal.mixing_head_stride;
+  args.mixing_row_stride = causal.mixing_row_stride;
+  args.mixing_column_stride = causal.mixing_column_stride;
+  launch_causal_far(std::min(args.items, processors), args, stream);
+}
+
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
              const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
@@ -99,10 +145,10 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
                                                   stream);
   }
   const TensorView& mixing = inputs.mixing;
+  const std::int64_t pairs = problem.batch * problem.heads;
   args.tokens = static_cast<int>(problem.layout.tokens());
   args.tiles = (args.tokens + kTile - 1) / kTile;
-  args.pairs = ((args.tiles + 1) / 2 + 1) / 2;
-  args.items = static_cast<int>(problem.batch * problem.heads) * args.pairs;
+  args.group_tiles = (args.tiles + 1) / 2 * 2;
   args.heads = static_cast<int>(problem.heads);
   args.dk = static_cast<int>(problem.dk);
   args.block_tiles = static_cast<int>(block_tiles(problem.layout));
@@ -112,8 +158,24 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0;
   args.mixing_row_stride = mixing.strides[mixing.rank - 2];
   args.mixing_column_stride = mixing.strides[mixing.rank - 1];
-  launch_causal(causal_widths(problem.dk, problem.dv), std::min(args.items, prepared.processors),
-                args, stream);
+  const FarRoom room = far_room(problem);
+  if (room.pairs > 0) {
+    args.group_tiles = kFarGroup;
+    args.far = workspace.data;
+    args.far_rows = static_cast<int>(room.rows);
+  }
+  args.units = (args.group_tiles / 2 + 1) / 2;
+  const int groups = (args.tiles + args.group_tiles - 1) / args.group_tiles;
+  const std::int64_t step = room.pairs > 0 ? room.pairs : pairs;
+  for (std::int64_t first = 0; first < pairs; first += step) {
+    const int count = static_cast<int>(std::min(step, pairs - first));
+    args.first_pair = static_cast<int>(first);
+    args.group_items = count * args.units;
+    args.items = groups * args.group_items;
+    if (room.pairs > 0) make_far(args, count, prepared.processors, workspace.data, stream);
+    launch_causal(causal_widths(problem.dk, problem.dv), std::min(args.items, prepared.processors),
+                  args, stream);
+  }
 }
 
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
@@ -124,7 +186,9 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
 
 std::string kernels(const Problem& problem) {
   const Implementation& other = other_implementation(problem);
-  std::string text = "scores in tiles where tensors allow (causal_forward); backward by ";
+  std::string text = sees_far(problem) ? "what lies far back as mixed summaries (causal_far), "
+                                       : "";
+  text += "scores in tiles where tensors allow (causal_forward); backward by ";
   text += other.name;
   if (other.kernels != nullptr) text += ": " + other.kernels(problem);
   return text;

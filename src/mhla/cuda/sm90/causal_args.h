@@ -21,8 +21,13 @@ inline constexpr int kBoxBytes = kTile * 64 * 2;  // 64 tokens of 64 columns, as
 struct CausalArgs {
   CUtensorMap q, k, v, o;  // boxes of 64 columns; of 16 tokens for o, of 64 for the others
   int tokens, tiles;       // tiles of 64 tokens
-  int pairs, items;        // pairs of row tiles a head, of all heads
+  // Tiles see the keys of their own group, and through `far` what lies before it. Units are pairs
+  // of row tiles of a group, items those of all heads and groups.
+  int group_tiles, units, group_items, items;
+  int first_pair;  // (batch entry, head) of the first item
   int heads, dk;
+  const void* far;  // [pair][row][half of dk][box of dv]: boxes of S~, or none
+  int far_rows;     // of a pair; the first belongs to the second group
   int block_tiles;  // tiles of a block of the layout
   Feature feature;
   float scale;
@@ -53,6 +58,34 @@ constexpr CausalPlan causal_plan(int dk, int dv) {
   return plan;
 }
 static_assert(causal_plan(128, 256).k_stages == 4 && causal_plan(128, 256).v_stages == 3);
+
+// What the second group of blocks sees of the first: S~ of its blocks, made by a kernel ahead.
+inline constexpr int kFarGroup = 16;  // blocks of a group
+inline constexpr int kFarParts = 8;   // of a summary of 128 x 256: boxes of 64 x 64
+// Two warpgroups that compute, a warp that loads, one that stores.
+inline constexpr int kFarThreads = 320;
+struct CausalFarArgs {
+  CUtensorMap k, v;  // boxes of 64 columns and 64 tokens
+  void* far;         // as above
+  int rows;          // of it, of a pair
+  int rows_stored;   // blocks of the second group
+  int items;         // parts of all pairs
+  int blocks;
+  int first_pair, heads;
+  Feature feature;
+  float scale;
+  const float* mixing;
+  std::int64_t mixing_head_stride, mixing_row_stride, mixing_column_stride;
+};
+struct CausalFarPlan {
+  static constexpr int kStages = 6, kStage = 2 * kBoxBytes;
+  static constexpr int kSlot = kBoxBytes + 16;  // NOTE: matrices of eight slots in all banks
+  static constexpr int kSlots = kStages * kStage;
+  static constexpr int kBarriers = kSlots + kFarGroup * kSlot;
+  static constexpr int kBytes = kBarriers + 8 * (2 * kStages + kFarGroup + 1);
+};
+static_assert(CausalFarPlan::kBytes <= 232448);
+void launch_causal_far(int grid, const CausalFarArgs& args, void* stream);
 
 // The compiled widths that hold these, or zeros.
 struct CausalWidths {

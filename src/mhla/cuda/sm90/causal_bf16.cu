@@ -1,5 +1,6 @@
 // Instances and launch of the causal forward.
 #include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm90/causal_far.cuh"
 #include "mhla/cuda/sm90/causal_forward.cuh"
 
 namespace mhla::cuda::sm90 {
@@ -30,9 +31,16 @@ void launch_causal(const CausalWidths& widths, int grid, const CausalArgs& args,
   for (const Instance& entry : kInstances) {
     if (entry.widths.dk != widths.dk || entry.widths.dv != widths.dv) continue;
     allow_shared(reinterpret_cast<const void*>(entry.entry), entry.bytes);
-    return launch(entry.entry, {.x = grid}, kCausalThreads, entry.bytes, stream, args);
+    // NOTE: what reads `far` waits for the kernel that makes it.
+    return launch(entry.entry, {.x = grid}, kCausalThreads, entry.bytes, stream, args,
+                  args.far != nullptr);
   }
   fail(ErrorCode::internal, "cuda.causal", "no kernel of widths ", widths.dk, " and ", widths.dv);
+}
+
+void launch_causal_far(int grid, const CausalFarArgs& args, void* stream) {
+  allow_shared(reinterpret_cast<const void*>(causal_far), CausalFarPlan::kBytes);
+  launch(causal_far, {.x = grid}, kFarThreads, CausalFarPlan::kBytes, stream, args);
 }
 
 }  // namespace mhla::cuda::sm90

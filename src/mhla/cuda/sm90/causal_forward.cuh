@@ -55,12 +55,13 @@ struct CausalShared {
   }
 };
 
-// Row tiles of a thread block: the x-th from the end and the x-th of a head in turn, so that two
-// of them always see as many keys.
+// Row tiles of a thread block: the x-th from the end and the x-th of a group in turn, so that two
+// of them always see as many keys. Groups that see nothing far come first.
 struct CausalWork {
   const CausalArgs& args;
   int item, part = 0, number = 0;  // number: row tiles so far
-  int head, batch, rows;           // rows: row tile of 128 queries
+  int pair, head, batch;           // pair: in `far`
+  int first, rows;                 // first key tile of the group; row tile of 128 queries
 
   __device__ __forceinline__ explicit CausalWork(const CausalArgs& a)
       : args(a), item(static_cast<int>(blockIdx.x)) {
@@ -69,7 +70,7 @@ struct CausalWork {
   __device__ __forceinline__ bool done() const { return item >= args.items; }
   __device__ __forceinline__ void next() {
     ++number;
-    const int other = item % args.pairs;
+    const int other = first / 2 + item % args.units;
     if (part == 0 && rows != other) {
       part = 1;
       rows = other;
@@ -79,21 +80,46 @@ struct CausalWork {
     item += static_cast<int>(gridDim.x);
     place();
   }
-  // Key tiles that some of its queries see.
-  __device__ __forceinline__ int keys() const { return min(2 * rows + 2, args.tiles); }
+  // Key tiles of the group that some of its queries see.
+  __device__ __forceinline__ int keys() const {
+    return max(min(2 * rows + 2, args.tiles) - first, 0);
+  }
+  __device__ __forceinline__ bool far() const { return first > 0 && 2 * rows < args.tiles; }
 
  private:
   __device__ __forceinline__ void place() {
-    const int pair = item / args.pairs, all = (args.tiles + 1) / 2;
-    batch = pair / args.heads;
-    head = pair - batch * args.heads;
-    rows = all - 1 - item % args.pairs;
+    const int group = item / args.group_items, rest = item - group * args.group_items;
+    pair = rest / args.units;
+    batch = (args.first_pair + pair) / args.heads;
+    head = args.first_pair + pair - batch * args.heads;
+    first = group * args.group_tiles;
+    rows = (first + args.group_tiles) / 2 - 1 - item % args.units;
   }
 };
+
+// S~ of two blocks through the ring of values: a half for each warpgroup, then the others.
+template <typename Shared, typename Ring>
+__device__ __forceinline__ void copy_far_rows(const CausalArgs& args, const Shared& shared,
+                                              const CausalWork& work, Ring& ring, bool& waited) {
+  constexpr int kHalf = kFarParts / 2 * kBoxBytes;
+  if (!waited) asm volatile("griddepcontrol.wait;\n" ::: "memory");  // for the kernel that made it
+  waited = true;
+  const std::int64_t row = static_cast<std::int64_t>(work.pair) * args.far_rows + 2 * work.rows -
+                           args.group_tiles;
+  const unsigned char* from = static_cast<const unsigned char*>(args.far) + row * 2 * kHalf;
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i, ring.next()) {
+    barrier_wait(shared.v_empty(ring.stage), ring.parity ^ 1);
+    arrive_and_expect(shared.v_full(ring.stage), kHalf);
+    copy_linear(shared.v(ring.stage), from + (i % 2 * 2 + i / 2) * kHalf, kHalf,
+                shared.v_full(ring.stage));
+  }
+}
 
 template <int DK, int DV>
 __device__ __forceinline__ void copy_causal(const CausalArgs& args,
                                             const CausalShared<DK, DV>& shared) {
+  bool waited = false;
   CausalRing<CausalShared<DK, DV>::kKeyStages> ring;
   CausalRing<CausalShared<DK, DV>::kValueStages> v_ring;
   for (CausalWork work(args); !work.done(); work.next()) {
@@ -106,8 +132,9 @@ __device__ __forceinline__ void copy_causal(const CausalArgs& args,
                 work.batch},
                shared.q_full());
     }
-    for (int tile = 0; tile < work.keys(); ++tile, ring.next(), v_ring.next()) {
-      const std::uint32_t landed = shared.landed(ring.stage), v_full = shared.v_full(v_ring.stage);
+    const int end = work.first + work.keys();
+    for (int tile = work.first; tile < end; ++tile, ring.next(), v_ring.next()) {
+      const std::uint32_t landed = shared.landed(ring.stage);
       barrier_wait(shared.empty(ring.stage), ring.parity ^ 1);
       arrive_and_expect(landed, kTile * DK * 2);
 #pragma unroll
@@ -115,6 +142,10 @@ __device__ __forceinline__ void copy_causal(const CausalArgs& args,
         copy_box(shared.k(ring.stage) + i * kBoxBytes, args.k,
                  {i * 64, tile * kTile, work.head, work.batch}, landed);
       }
+      if constexpr (DK == 128 && DV == 256) {
+        if (tile == work.first && work.far()) copy_far_rows(args, shared, work, v_ring, waited);
+      }
+      const std::uint32_t v_full = shared.v_full(v_ring.stage);
       barrier_wait(shared.v_empty(v_ring.stage), v_ring.parity ^ 1);
       arrive_and_expect(v_full, kTile * DV * 2);
 #pragma unroll
@@ -191,6 +222,14 @@ struct CausalTile {
       wgmma<bf16, DV, true, true>(o, p[i], tokens_of_boxes(v, i));
     }
   }
+  // o += half of phi(q) times its rows of S~
+  template <int kHalf>
+  __device__ __forceinline__ void issue_far(const CausalQueries<DK>& q, std::uint32_t rows) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma<bf16, DV, true, true>(o, q.step[kHalf * 4 + i], tokens_of_boxes(rows, i));
+    }
+  }
   // p = w s, rounded; keys after the query are not seen when `diagonal`.
   template <bool kDiagonal>
   __device__ __forceinline__ void weigh(float w) {
@@ -210,28 +249,24 @@ struct CausalTile {
 #pragma unroll
     for (int i = 0; i < DV / 2; ++i) o[i] = 0.f;
   }
-  // 16 rows a warp leave through its part of shared memory, 128 columns at a time.
+  // 16 rows a warp leave through its part of shared memory, 64 columns at a time in two boxes.
   __device__ __forceinline__ void store(const CausalArgs& args, std::uint32_t out,
                                         BoxStart start) const {
-    constexpr int kWide = DV < 128 ? DV : 128, kBox = 16 * 128;
+    constexpr int kBox = 16 * 128, kBoxes = DV < 128 ? 1 : 2;
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int first = 0; first < DV; first += kWide) {
-      if (lane == 0) store_wait_read();
+    for (int first = 0; first < DV; first += 64, start.column += 64) {
+      const std::uint32_t box = out + first / 64 % kBoxes * kBox;
+      if (lane == 0) store_wait_read_but<kBoxes - 1>();
       __syncwarp();
 #pragma unroll
-      for (int g = 0; g < kWide / 8; g += 2) {
-        store_groups(out + g / 8 * kBox + Box::chunk(lane % 16, g % 8 + lane / 16),
-                     o + (first / 8 + g) * 4);
+      for (int g = 0; g < 8; g += 2) {
+        store_groups(box + Box::chunk(lane % 16, g + lane / 16), o + (first / 8 + g) * 4);
       }
       fence_async();
       __syncwarp();
       if (lane == 0) {
-#pragma unroll
-        for (int box = 0; box < kWide / 64; ++box) {
-          start.column = first + box * 64;
-          store_box(args.o, start, out + box * kBox);
-        }
+        store_box(args.o, start, box);
         store_commit();
       }
     }
@@ -245,9 +280,11 @@ struct CausalWeights {
   float scale;
   int tiles, left;  // tiles of a block, and how many of them are to come
 
-  __device__ __forceinline__ CausalWeights(const CausalArgs& args, int head, int tile)
+  // NOTE: groups start with a block.
+  __device__ __forceinline__ CausalWeights(const CausalArgs& args, int head, int tile, int first)
       : at(args.mixing + head * args.mixing_head_stride +
-           tile / args.block_tiles * args.mixing_row_stride),
+           tile / args.block_tiles * args.mixing_row_stride +
+           first / args.block_tiles * args.mixing_column_stride),
         stride(args.mixing_column_stride),
         scale(args.scale),
         tiles(args.block_tiles),
@@ -259,24 +296,11 @@ struct CausalWeights {
   }
 };
 
-// Two warpgroups issue their products in turn: one rounds scores while those of the other run.
-struct CausalTurns {
-  int own, other;  // numbers of barriers
-
-  __device__ __forceinline__ explicit CausalTurns(int warpgroup)
-      : own(1 + warpgroup), other(2 - warpgroup) {
-    if (warpgroup == 1) pass();
-  }
-  __device__ __forceinline__ void wait() const { ptx::sync_warps(own, 256); }
-  __device__ __forceinline__ void pass() const {
-    asm volatile("bar.arrive %0, %1;\n" ::"r"(other), "r"(256) : "memory");
-  }
-};
-
 template <int DK, int DV>
 __device__ __forceinline__ void compute_causal(const CausalArgs& args,
                                                const CausalShared<DK, DV>& shared) {
   using Shared = CausalShared<DK, DV>;
+  constexpr bool kFar = DK == 128 && DV == 256;
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const std::uint32_t out = shared.base + Shared::kPlan.o + warp * 16 * (DV < 128 ? DV : 128) * 2;
@@ -295,14 +319,22 @@ __device__ __forceinline__ void compute_causal(const CausalArgs& args,
     release_buffer(shared.v_empty(v_ring.stage));
     v_ring.next();
   };
-  const CausalTurns turns(warpgroup);
+  const auto skip_values = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      wait_values();
+      release_values();
+    }
+  };
   for (CausalWork work(args); !work.done(); work.next()) {
     const int tile = 2 * work.rows + warpgroup;  // of 64 queries
-    const int keys = tile < args.tiles ? tile + 1 : 0;
+    const int keys = tile < args.tiles ? tile + 1 - work.first : 0;
     barrier_wait(shared.q_full(), work.number & 1);
-    if (keys == 0) release_buffer(shared.q_empty());
+    if (keys == 0) {
+      release_buffer(shared.q_empty());
+      if (work.far()) skip_values(4);
+    }
     if (keys > 0) {
-      CausalWeights weights(args, work.head, tile);
+      CausalWeights weights(args, work.head, tile, work.first);
       CausalTile<DK, DV> t;
       CausalQueries<DK> q;
       load_factors(q.step, shared.q(warpgroup));
@@ -310,12 +342,37 @@ __device__ __forceinline__ void compute_causal(const CausalArgs& args,
       float w = weights.next();
       t.clear();
 
-      // Scores of the first keys
-      wait_keys();
-      wgmma_fence();
-      t.issue_scores(q, shared.k(ring.stage));
-      wgmma_commit();
-      wgmma_wait<0>();
+      // Scores of the first keys, and what lies before the group
+      bool far = false;
+      if constexpr (kFar) {
+        far = work.far();
+        if (far) {
+          skip_values(warpgroup);
+          wait_values();
+          wait_keys();
+          wgmma_fence();
+          t.template issue_far<0>(q, shared.v(v_ring.stage));
+          t.issue_scores(q, shared.k(ring.stage));
+          wgmma_commit();
+          wgmma_wait<0>();
+          release_values();
+          skip_values(1);  // of the other warpgroup: the half of this one that is done or the next
+          wait_values();
+          wgmma_fence();
+          t.template issue_far<1>(q, shared.v(v_ring.stage));
+          wgmma_commit();
+          wgmma_wait<0>();
+          release_values();
+          skip_values(1 - warpgroup);
+        }
+      }
+      if (!far) {
+        wait_keys();
+        wgmma_fence();
+        t.issue_scores(q, shared.k(ring.stage));
+        wgmma_commit();
+        wgmma_wait<0>();
+      }
       release_keys();
       release_buffer(shared.q_empty());  // NOTE: not before the products have used what was loaded
 
@@ -325,12 +382,10 @@ __device__ __forceinline__ void compute_causal(const CausalArgs& args,
         w = weights.next();
         wait_values();
         wait_keys();
-        turns.wait();
         wgmma_fence();
         t.issue_outputs(shared.v(v_ring.stage));
         t.issue_scores(q, shared.k(ring.stage));
         wgmma_commit();
-        turns.pass();
         wgmma_wait<0>();
         release_values();
         release_keys();
@@ -339,26 +394,21 @@ __device__ __forceinline__ void compute_causal(const CausalArgs& args,
       // The diagonal
       t.template weigh<true>(w);
       wait_values();
-      turns.wait();
       wgmma_fence();
       t.issue_outputs(shared.v(v_ring.stage));
       wgmma_commit();
-      turns.pass();
       wgmma_wait<0>();
       release_values();
       t.store(args, out, {0, tile * kTile + warp % 4 * 16, work.head, work.batch});
     }
-    // NOTE: as many turns as the other warpgroup.
+    // Keys that only the other warpgroup sees
     for (int key = keys; key < work.keys(); ++key) {
-      turns.wait();
-      turns.pass();
       wait_keys();
       release_keys();
       wait_values();
       release_values();
     }
   }
-  if (warpgroup == 0) turns.wait();  // the last turn that was passed
   if (lane == 0) store_wait_read();
 }
 

@@ -84,19 +84,6 @@ __device__ __forceinline__ void copy_summaries(const CausalSummaryArgs& args,
   }
 }
 
-// Columns of x as first factors: 16 rows of the summary a warp, 16 tokens a step.
-__device__ __forceinline__ void load_columns(std::uint32_t (&a)[kTile / 16][4], std::uint32_t box) {
-  const int lane = threadIdx.x % 32, chunk = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
-  const std::uint32_t at = box + Box::chunk(lane % 8 + lane / 16 * 8, chunk);
-#pragma unroll
-  for (int s = 0; s < kTile / 16; ++s) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(a[s][0]), "=r"(a[s][1]), "=r"(a[s][2]), "=r"(a[s][3])
-                 : "r"(at + s * 16 * 128)
-                 : "memory");
-  }
-}
-
 // `order` says when the slot of a pair is free, and is told of every summary that is there.
 template <typename Order>
 __device__ __forceinline__ void compute_summaries(const CausalSummaryArgs& args,
