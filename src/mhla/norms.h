@@ -17,9 +17,9 @@ namespace mhla {
 struct RowNorm {
   TensorView x;             // [B, N, C]
   TensorView branch;        // [B, N, C], of the type of `out`; may be undefined
-  TensorView gate;          // [B, C], or undefined
-  TensorView weight, bias;  // [C], or undefined
-  TensorView scale, shift;  // [B, C], or undefined
+  TensorView gate;          // [B, C], of the type of `out`; or undefined
+  TensorView weight, bias;  // [C], of any type; or undefined
+  TensorView scale, shift;  // [B, C], of the type of `out`; both or none
   TensorView sum;           // result: [B, N, C], of the type of `x`; undefined without a branch
   TensorView out;           // result: [B, N, C], of the type of `x`, or 16-bit where `x` is f32
   TensorView statistics;    // result: f32 [B, N, 2], mean and reciprocal deviation; or undefined

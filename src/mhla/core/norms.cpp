@@ -107,7 +107,11 @@ std::string refusal(const RowNorm& call) {
     return said("out", std::string("got ") + name(call.out.dtype));
   if (call.branch.defined() != call.sum.defined()) return "sum: is there with a branch, else not";
   if (call.gate.defined() && !call.branch.defined()) return "gate: needs a branch";
+  if (call.scale.defined() != call.shift.defined()) return "shift: with a scale, else not";
   if (call.then_weight.defined() != call.then_bias.defined()) return "then_bias: both or none";
+  for (const TensorView* each : {&call.gate, &call.scale, &call.shift}) {
+    if (each->defined() && each->dtype != call.out.dtype) return "gate, scale, shift: another type";
+  }
   const auto rows = [&x](const Named& named, DType dtype) {
     return named.second->defined() ? refuses_rows(named, x, dtype) : std::string();
   };

@@ -52,6 +52,7 @@ std::string refusal(const GridConvolution& call) {
   }
   if (call.kernel[2] > kWidestKernel || taps > kMostTaps) return "kernel: too large";
   const std::int64_t channels = call.input.shape[2] * call.input.shape[3];
+  if (call.input.shape[0] * tokens > 0x7fffffff) return "input: too many tokens";
   if (tokens != call.input.shape[1]) return "grid: differs from the number of tokens";
   if (!is_f32_like(call.weight.dtype) || call.weight.size() != channels * taps) {
     return "weight: expected one kernel for each channel";

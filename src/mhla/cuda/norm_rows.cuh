@@ -116,8 +116,8 @@ struct RowSplit {
   int lanes, each;
 };
 
-// The fewest idle lanes, then the fewest pieces a lane: more loads at once are no faster, but take
-// registers.
+// The fewest idle lanes, then up to four pieces a lane: a thread has to ask for that much at once
+// to keep the memory busy.
 template <int kMost>
 inline RowSplit split_row(int pieces) {
   RowSplit best{32, kMost};
@@ -126,7 +126,8 @@ inline RowSplit split_row(int pieces) {
     const int each = (pieces + lanes - 1) / lanes;
     if (each > kMost) break;
     const int idle = lanes * each - pieces;
-    if (idle < least && each <= (lanes == 32 ? kMost : 3)) best = {lanes, each}, least = idle;
+    if (lanes < 32 && each > 4) break;
+    if (idle <= least) best = {lanes, each}, least = idle;
   }
   return best;
 }

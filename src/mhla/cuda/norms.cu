@@ -42,11 +42,18 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
     if (inside(i)) x[i].load(from, piece_of(i));
   }
   if (a.has_branch) {
-    Piece<TY, kC> branch[kEach];
+    Piece<TY, kC> branch[kEach], gate[kEach];
     const char* branch_row = a.branch.at(b, n);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (inside(i)) branch[i].load(branch_row, piece_of(i));
+    }
+    if (a.gate.data) {
+      const char* gate_row = a.gate.data + b * a.gate.batch;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (inside(i)) gate[i].load(gate_row, piece_of(i));
+      }
     }
     // Residual sum; the norm sees it as it is stored
     char* to = a.sum.at(b, n);
@@ -56,12 +63,23 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
       float y[kC], g[kC];
       x[i].get(v[i]);
       branch[i].get(y);
-      if (a.gate.data) load_vector(a.gate, b, piece_of(i), g);
+      if (a.gate.data) gate[i].get(g);
 #pragma unroll
       for (int c = 0; c < kC; ++c)
         v[i][c] = a.gate.data ? fmaf(g[c], y[c], v[i][c]) : v[i][c] + y[c];
       x[i].set(v[i]);
       if (live) x[i].store(to, piece_of(i));
+    }
+  }
+
+  // The modulation, asked for while the statistics are made
+  Piece<TY, kC> scale[kEach], shift[kEach];
+  if (a.scale.data) {
+    const char *scale_row = a.scale.data + b * a.scale.batch,
+               *shift_row = a.shift.data + b * a.shift.batch;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (inside(i)) scale[i].load(scale_row, piece_of(i)), shift[i].load(shift_row, piece_of(i));
     }
   }
 
@@ -114,14 +132,11 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
       for (int c = 0; c < kC; ++c) v[i][c] += p[c];
     }
     if (a.scale.data) {
-      load_vector(a.scale, b, piece_of(i), p);
+      float q[kC];
+      scale[i].get(p);
+      shift[i].get(q);
 #pragma unroll
-      for (int c = 0; c < kC; ++c) v[i][c] = fmaf(v[i][c], p[c], v[i][c]);
-    }
-    if (a.shift.data) {
-      load_vector(a.shift, b, piece_of(i), p);
-#pragma unroll
-      for (int c = 0; c < kC; ++c) v[i][c] += p[c];
+      for (int c = 0; c < kC; ++c) v[i][c] = fmaf(v[i][c], p[c], v[i][c]) + q[c];
     }
 #pragma unroll
     for (int c = 0; c < kC; ++c) next += v[i][c];

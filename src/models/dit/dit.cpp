@@ -146,7 +146,8 @@ Tensor Dit::forward(const Tensor& latent, const Tensor& t, const Tensor& y) {
   }
   const std::vector<std::int64_t> grid{latent.size(2) / p, latent.size(3) / p};
   const Tensor tokens = patch_tokens(*proj_, latent);
-  Residual x(tokens + positions(grid, tokens));
+  Residual x(tokens);
+  x.add(positions(grid, tokens).expand_as(tokens));
   const Tensor c = t_embedder_->forward(t) + y_embedder_->forward(y);
   run_blocks(x, c, grid);
   const Tensor out = final_layer(x, c);

@@ -144,8 +144,10 @@ Tensor Vit::features(const Tensor& pixels) {
   if (place_.class_token) {
     tokens = at::cat({cls_token_.expand({tokens.size(0), -1, -1}), tokens}, 1);
   }
-  Residual x(tokens +
-             (grid == place_.grid ? pos_embed_ : resize_positions(pos_embed_, place_.grid, grid)));
+  const Tensor positions = grid == place_.grid ? pos_embed_
+                                               : resize_positions(pos_embed_, place_.grid, grid);
+  Residual x(tokens);
+  x.add(positions.expand_as(tokens));
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
     block->forward(x);

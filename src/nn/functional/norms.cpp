@@ -21,6 +21,8 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+constexpr std::int64_t kMostSamples = 65535;  // of a grid's third axis, in the gradient
+
 OptionalTensor optional(const Tensor& x) { return x.defined() ? OptionalTensor(x) : std::nullopt; }
 TensorView view_of_optional(const OptionalTensor& x) { return view_of(x.value_or(Tensor())); }
 
@@ -196,7 +198,10 @@ std::optional<SumAndNormed> by_kernel(const ResidualNorm& call, const Norm& norm
   if (!is_plain(norm.weight) || call.x.dim() != 3) return std::nullopt;
   const at::ScalarType type = result_type(call.x);
   if (call.x.scalar_type() == at::kDouble || type == at::kDouble) return std::nullopt;
-  const Inputs in = inputs_of(call, norm);
+  Inputs in = inputs_of(call, norm);
+  for (OptionalTensor* each : {&in.gate, &in.shift, &in.scale}) {
+    if (*each) *each = (*each)->to(type);
+  }
   RowNorm row = describe(in, norm.eps, norm.rms);
   // Results are new and therefore aligned; x stands in for them.
   TensorView out = row.x;
@@ -209,6 +214,7 @@ std::optional<SumAndNormed> by_kernel(const ResidualNorm& call, const Norm& norm
   const bool gradient = wants_gradient(
       {&call.x, &call.branch, &call.gate, &call.shift, &call.scale, &norm.weight, &norm.bias});
   if (gradient) {
+    if (call.x.size(0) > kMostSamples) return std::nullopt;
     if (call.then) {
       std::optional<SumAndNormed> first = by_kernel(
           {call.x, call.branch, call.gate, call.shift, call.scale}, norm);
@@ -242,9 +248,12 @@ SumAndNormed residual_norm(const ResidualNorm& call, const Norm& norm) {
 }
 
 Tensor normed(const Tensor& x, const Norm& norm) {
-  // A norm alone does not care which rows belong to a sample.
-  if (is_plain_cuda(x) && x.dim() > 2) {
-    const Tensor rows = x.flatten(0, x.dim() - 3);
+  // A norm alone does not care which rows belong to a sample. Its gradient wants them in one, of
+  // which sums are made.
+  if (is_plain_cuda(x) && x.dim() > 1 && x.numel() > 0) {
+    const bool together = x.is_contiguous() || x.dim() == 2 ||
+                          wants_gradient({&x, &norm.weight, &norm.bias});
+    const Tensor rows = together ? x.reshape({1, -1, x.size(-1)}) : x.flatten(0, x.dim() - 3);
     if (auto done = by_kernel({.x = rows}, norm)) return done->normed.view(x.sizes());
   }
   return apply(x, norm);
