@@ -24,6 +24,9 @@ void device_upload(void*, const void*, std::size_t) { refuse("device_upload"); }
 void device_download(void*, const void*, std::size_t) { refuse("device_download"); }
 void device_synchronize() { refuse("device_synchronize"); }
 void grid_convolution(const GridConvolution&, Stream) { refuse("grid_convolution"); }
+void grid_convolution_gradient(const GridConvolutionGradient&, Stream) {
+  refuse("grid_convolution_gradient");
+}
 void rotary_turn(const RotaryTurn&, Stream) { refuse("rotary_turn"); }
 void row_norm(const RowNorm&, Stream) { refuse("row_norm"); }
 void row_norm_backward(const RowNormBackward&, Stream) { refuse("row_norm_backward"); }

@@ -1,28 +1,10 @@
 // Depthwise convolution on the token grid, and the rotary turn: memory-bound, one pass each.
-#include "mhla/cuda/device/types.cuh"
-#include "mhla/cuda/runtime.h"
-#include "mhla/token_maps.h"
+#include "mhla/cuda/token_rows.cuh"
 
 namespace mhla::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// [B, N, H, D] as chunks of 16 bytes.
-struct Rows {
-  char* data;
-  std::int64_t batch, token, head;  // bytes
-
-  __device__ Chunk* at(std::int64_t b, std::int64_t n, int h, int chunk) const {
-    return reinterpret_cast<Chunk*>(data + b * batch + n * token + h * head + chunk * 16);
-  }
-};
-
-Rows rows_of(const TensorView& x) {
-  const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
-  return {static_cast<char*>(x.data), x.strides[0] * bytes, x.strides[1] * bytes,
-          x.strides[2] * bytes};
-}
 
 // A thread computes a chunk of channels of kStrip tokens in a row of the grid: a row of the kernel
 // reads kStrip + KW - 1 chunks for them. Eight threads side by side take 128 bytes of a token.
