@@ -169,8 +169,8 @@ def test_the_same_bits_every_time(device):
 def test_under_autocast_the_result_is_narrow_and_the_sum_is_not(device, dtype):
     if device == "cpu":
         pytest.skip("LibTorch's own operations, in f32")
-    x, _, gate, _, _, shift, scale = inputs(384, torch.float32, device, "gate+modulation")
-    branch = torch.randn(x.shape, device=device, dtype=dtype)
+    x = torch.randn(3, 7, 384, device=device)
+    _, branch, gate, _, _, shift, scale = inputs(384, dtype, device, "branch+gate+modulation")  # of linear layers
     with torch.autocast("cuda", dtype):
         total, normed = ops.residual_norm(x.requires_grad_(), branch, gate, None, None, shift, scale)
     assert total.dtype == torch.float32 and normed.dtype == dtype

@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kThreads) convolution_gradient_kernel(const Gr
   __shared__ float all[kStrips / 4][kWidth];  // a quarter of the threads at a time
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
-  const int chunk = static_cast<int>(blockIdx.y) * kLanes + lane;
-  const int part = static_cast<int>(blockIdx.x), kernel_row = static_cast<int>(blockIdx.z);
+  const int chunk = static_cast<int>(blockIdx.x) * kLanes + lane;
+  const int part = static_cast<int>(blockIdx.y), kernel_row = static_cast<int>(blockIdx.z);
   const int dz = kernel_row / a.kernel[1], dy = kernel_row % a.kernel[1];
   float sum[KW + 1][kC] = {};  // the last: d_out alone
   const int end = min(a.strips, (part + 1) * a.strips_a_part);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) convolution_gradient_kernel(const Gr
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kWidth; i += kThreads) {
-      const int channel = static_cast<int>(blockIdx.y) * kWidth + i;
+      const int channel = static_cast<int>(blockIdx.x) * kWidth + i;
       float total = 0.f;
 #pragma unroll
       for (int w = 0; w < kStrips / 4; ++w) total += all[w][i];
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) convolution_gradient_kernel(const Gr
 
 template <typename T>
 void run_gradient(const GradientArgs& a, int parts, Stream stream) {
-  const Grid grid{parts, (a.chunks + kLanes - 1) / kLanes,
+  const Grid grid{(a.chunks + kLanes - 1) / kLanes, parts,
                   static_cast<std::int64_t>(a.kernel[0]) * a.kernel[1]};
   const auto run = [&](void (*kernel)(GradientArgs)) {
     launch(kernel, grid, kThreads, 0, stream, a);

@@ -83,7 +83,10 @@ __global__ void __launch_bounds__(kThreads, KH > 0 ? 2 : 1)
     convolution_kernel(const ConvolutionArgs a) {
   constexpr int kC = kChunk<T>, kWidth = kLanes * kC;
   extern __shared__ __align__(16) float weights[];  // [taps + 1][kWidth], the bias last
-  const int first = static_cast<int>(blockIdx.y) * kWidth;
+  // Neighbouring thread blocks take neighbouring channels of the same tokens: whole rows of memory.
+  const int groups = (a.chunks + kLanes - 1) / kLanes;
+  const int block = static_cast<int>(blockIdx.x) / groups;
+  const int group = static_cast<int>(blockIdx.x) % groups, first = group * kWidth;
   for (int i = static_cast<int>(threadIdx.x); i < (a.taps + 1) * kWidth; i += kThreads) {
     const int tap = i / kWidth, channel = first + i % kWidth;
     float value = 0.f;
@@ -98,13 +101,12 @@ __global__ void __launch_bounds__(kThreads, KH > 0 ? 2 : 1)
   __syncthreads();
 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int chunk = static_cast<int>(blockIdx.y) * kLanes + lane;
+  const int chunk = group * kLanes + lane;
   if (chunk >= a.chunks) return;
   const int head = chunk / a.head_chunks, place = chunk % a.head_chunks;
   const float* own = weights + lane * kC;
   for (int round = 0; round < kRounds; ++round) {
-    const int strip = (static_cast<int>(blockIdx.x) * kRounds + round) * kStrips +
-                      static_cast<int>(threadIdx.x) / kLanes;
+    const int strip = (block * kRounds + round) * kStrips + static_cast<int>(threadIdx.x) / kLanes;
     if (strip >= a.strips) return;
     const int line = strip / a.strips_a_row, x0 = (strip - line * a.strips_a_row) * kStrip;
     const int plane = line / a.grid[1], y = line - plane * a.grid[1];
@@ -161,8 +163,8 @@ __global__ void __launch_bounds__(kThreads, KH > 0 ? 2 : 1)
 template <typename T>
 void convolve(const ConvolutionArgs& a, Stream stream) {
   constexpr int kEach = kStrips * kRounds;
-  const Grid grid{(static_cast<std::int64_t>(a.strips) + kEach - 1) / kEach,
-                  (a.chunks + kLanes - 1) / kLanes};
+  const Grid grid{(static_cast<std::int64_t>(a.strips) + kEach - 1) / kEach *
+                  ((a.chunks + kLanes - 1) / kLanes)};
   const int shared = (a.taps + 1) * kLanes * kChunk<T> * static_cast<int>(sizeof(float));
   const auto run = [&](void (*kernel)(ConvolutionArgs)) {
     allow_shared(reinterpret_cast<const void*>(kernel), shared);

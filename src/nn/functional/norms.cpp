@@ -198,10 +198,7 @@ std::optional<SumAndNormed> by_kernel(const ResidualNorm& call, const Norm& norm
   if (!is_plain(norm.weight) || call.x.dim() != 3) return std::nullopt;
   const at::ScalarType type = result_type(call.x);
   if (call.x.scalar_type() == at::kDouble || type == at::kDouble) return std::nullopt;
-  Inputs in = inputs_of(call, norm);
-  for (OptionalTensor* each : {&in.gate, &in.shift, &in.scale}) {
-    if (*each) *each = (*each)->to(type);
-  }
+  const Inputs in = inputs_of(call, norm);
   RowNorm row = describe(in, norm.eps, norm.rms);
   // Results are new and therefore aligned; x stands in for them.
   TensorView out = row.x;
