@@ -174,7 +174,12 @@ def make_inputs(case, seed, device):
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(*shape):
-        return torch.randn(shape, generator=generator, device=device).to(case.dtype)
+        x = torch.randn(shape, generator=generator, device=device)
+        if case.dtype == torch.bfloat16:
+            # bf16 of x + 1e-6 is that of 1e-6 below 3.7e-9: kernels that map pairs of elements take
+            # such an x for zero, and with it the derivative. About one test run in five has one.
+            x[x.abs() < 4e-9] = 0
+        return x.to(case.dtype)
 
     b, h, nq, nk = case.batch, case.heads, case.layout.tokens, case.keys.tokens
     shapes = dict(q=(b, nq, h, case.dk), k=(b, nk, h, case.dk), v=(b, nk, h, case.width))

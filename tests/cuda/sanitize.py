@@ -31,6 +31,12 @@ CASES = [
     Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, heads=3, dk=128, strides="fused"),
     Case(grid((20, 33), block=(16, 16)), batch=2),
     Case(grid((20, 33), block=(16, 16)), batch=2, dk=32),
+    Case(grid((20, 33), block=(16, 16)), batch=2, normalizer="shared_position"),
+    Case(grid((20, 33), block=(16, 16)), batch=2, dk=32, normalizer="shared_position"),
+    Case(grid((9, 13, 12), block=(7, 6, 5)), batch=1, dk=128, normalizer="shared_position"),
+    # Blocks of two sizes.
+    Case(grid((14, 12, 16), blocks=(2, 2, 3)), batch=1, dk=128, strides="fused"),
+    Case(grid((15, 12, 10), blocks=(2, 2, 2)), batch=1, normalizer="shared_position"),
     Case(sequence(204, block=2), batch=1, dk=32),
     # Heads of a few columns, and d_o . o from a read-out of its own.
     Case(sequence(40, block=16), batch=1, dk=8, dv=5, separate=True, feature_map="elu1"),

@@ -156,7 +156,7 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   plan.q_blocks = static_cast<int>(q.blocks().size());
   plan.k_blocks = static_cast<int>(k.blocks().size());
   const auto box = largest_box(q);
-  plan.slots = static_cast<int>(box[0] * box[1] * box[2]);
+  plan.slots = padded(box[0] * box[1] * box[2], sm90::kSlotPad);
   plan.rows = static_cast<int>(q.mixing_size());
   plan.cols = static_cast<int>(k.mixing_size());
   plan.rows_padded = padded(plan.rows, kMixPad);

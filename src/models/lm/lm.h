@@ -3,7 +3,6 @@
 
 #include "models/attention.h"
 #include "models/layers/basic.h"
-#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -56,12 +55,12 @@ using LmState = std::vector<LmLayerState>;
 class LmBlock : public torch::nn::Module {
  public:
   LmBlock(const LmConfig& config, const Place& place, const std::string& options, bool with_mlp);
-  void forward(Residual& x);
-  void step(Residual& x, LmLayerState& state);
+  at::Tensor forward(const at::Tensor& x);
+  at::Tensor step(const at::Tensor& x, LmLayerState& state);
   nn::Attention& attention() const { return *attn_; }
 
  private:
-  void add_mlp(Residual& x) const;
+  at::Tensor after_attention(const at::Tensor& x) const;
 
   nn::RmsNorm attn_norm_, mlp_norm_;
   std::shared_ptr<nn::Attention> attn_;

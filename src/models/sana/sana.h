@@ -4,7 +4,6 @@
 
 #include "models/attention.h"
 #include "models/layers/conditioning.h"
-#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -65,7 +64,8 @@ class SanaBlock : public torch::nn::Module {
     at::Tensor mask;   // see SanaCrossAttention
   };
   // x [B, N, C], t [B, 6, C]
-  void forward(Residual& x, const at::Tensor& t, const Text& text, at::IntArrayRef grid);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const Text& text,
+                     at::IntArrayRef grid);
   nn::Attention& attention() const { return *attn_; }
   void reset();
 

@@ -3,7 +3,6 @@
 
 #include "models/attention.h"
 #include "models/layers/basic.h"
-#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -44,7 +43,7 @@ struct VitConfig {
 class VitNorm : public torch::nn::Module {
  public:
   VitNorm(std::int64_t width, bool rms);
-  nn::functional::Norm norm() const;
+  at::Tensor forward(const at::Tensor& x) const;
 
  private:
   at::Tensor weight_, bias_;  // no bias: RMSNorm
@@ -54,7 +53,7 @@ class VitBlock : public torch::nn::Module {
  public:
   VitBlock(const VitConfig& config, const Place& place, const std::string& options, bool rms,
            double drop_path);
-  void forward(Residual& x);  // [B, N, C]
+  at::Tensor forward(const at::Tensor& x);
   nn::Attention& attention() const { return *attn_; }
 
  private:

@@ -110,11 +110,18 @@ struct Seat {
   // NOTE: all warps must have passed fence_async and sync after they wrote it.
   __device__ __forceinline__ void distribute(int slot, const BoxArgs& args, const byte* to,
                                              Arrival what) const {
-    if (warp == 0 && lane < X::C && share_groups(lane) > 0) {
-      const std::uint32_t from = ptx::shared_address(summary(slot)) + lane * X::kShare * 128;
-      const int block = rank * args.slots + slot;
-      push(remote(ptx::shared_address(to) + block * X::kSlice, lane), from,
-           share_groups(lane) * 128, remote(arrival(what), lane));
+    if (warp == 0) {
+      const std::uint32_t place = ptx::shared_address(to) + (rank * args.slots + slot) * X::kSlice;
+      if (lane < X::C && lane != rank && share_groups(lane) > 0) {
+        const std::uint32_t from = ptx::shared_address(summary(slot)) + lane * X::kShare * 128;
+        push(remote(place, lane), from, share_groups(lane) * 128, remote(arrival(what), lane));
+      }
+      // NOTE: compute-sanitizer takes a bulk copy to the own thread block for an error.
+      const byte* own_slice = summary(slot) + rank * X::kShare * 128;
+      const std::uint32_t own_place = remote(place, rank), barrier = remote(arrival(what), rank);
+      for (int i = lane; i < share_groups(rank) * 8; i += 32) {
+        push(own_place + i * 16, *reinterpret_cast<const Chunk*>(own_slice + i * 16), barrier);
+      }
     }
     __syncwarp();
   }

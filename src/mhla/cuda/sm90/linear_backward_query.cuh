@@ -20,7 +20,7 @@ struct BackwardQueryMemory : TileMemory<W, kHeads, W / 64, 2, W == 128 ? 4 : 5,
                           2 * 1024 + 768, 128>;
   using Base::Base;
   static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
-  static constexpr int kRegisters = W == 128 ? 232 : 208, kMoverRegisters = 40;
+  static constexpr int kRegisters = W == 128 ? 232 : 208, kMoverRegisters = W == 128 ? 40 : 48;
   // Denominators and products of rows, [turn][group][64] pairs of floats.
   __device__ __forceinline__ std::uint32_t parts(int turn, int group) const {
     return this->scratch() + turn * 1024 + group * 512;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
           if (row + i % 2 * 8 >= rows) continue;
           const std::int64_t at = (number + i / 2 * layout.blocks) * args.slots +
                                   slot_of(layout, shape, t, row + i % 2 * 8);
-          scalars[i / 2][i % 2] = {args.factors[at], args.row_e[at]};
+          scalars[i / 2][i % 2] = {__ldcg(args.factors + at), __ldcg(args.row_e + at)};
         }
       }
       barrier_wait(memory.full(stage.index), stage.parity);

@@ -23,6 +23,11 @@ int hopper_multiprocessors(int device) {
   return major == 9 ? multiprocessors : 0;
 }
 
+int slots_of(const TileLayout& layout) {
+  const int places = layout.box[0] * layout.box[1] * layout.box[2];
+  return (places + kSlotPad - 1) / kSlotPad * kSlotPad;
+}
+
 }  // namespace
 
 TilePlan tile_plan(const Problem& problem) {
@@ -145,14 +150,13 @@ TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const 
   args.head_first = group.head_first / plan_.kernels->heads;
   args.heads = group.heads / plan_.kernels->heads;
   args.tasks = layout.blocks * group.batch * args.heads;
-  args.slots = layout.box[0] * layout.box[1] * layout.box[2];
+  args.slots = slots_of(layout);
   return args;
 }
 
 void TileCall::start(const TileKernel& kernel, const TileArgs& args, Stream stream) const {
-  const int most = kernel.thread_blocks * plan_.multiprocessors;
-  launch(kernel.entry, {.x = std::min(args.tasks, most)}, kernel.threads, kernel.bytes, stream,
-         args, true);
+  const int grid = std::min(args.tasks, kernel.thread_blocks * plan_.multiprocessors);
+  launch(kernel.entry, {.x = grid}, kernel.threads, kernel.bytes, stream, args, true);
 }
 
 void TileCall::put(TensorMap (&maps)[2], const Tensor& tensor) const {
@@ -219,7 +223,7 @@ RowMixArgs TileCall::row_mix_args(const TileGroup& group, const TileRows& rows) 
   mix.head_first = group.head_first;
   mix.heads = group.heads;
   mix.layout = plan_.q;
-  mix.slots = plan_.q.box[0] * plan_.q.box[1] * plan_.q.box[2];
+  mix.slots = slots_of(plan_.q);
   mix.scale = common_.scale;
   mix.eps = common_.eps;
   return mix;

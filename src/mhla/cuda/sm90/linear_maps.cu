@@ -70,6 +70,7 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
                    .step = {1, 1, 1},
                    .rest = {0, 0, 0},
                    .kinds = 1,
+                   .whole = 1,
                    .shapes = {},
                    .box = {1, 1, 1}};
   for (int axis = missing; axis < 3; ++axis) {
@@ -88,6 +89,7 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
       step = edges[count] / count;
       rest = edges[count] % count;
     }
+    if (edges[count] % step != 0 || rest != 0) tiles.whole = 0;
     tiles.counts[axis] = static_cast<int>(count);
     tiles.grid[axis] = static_cast<int>(sequence.grid[axis - missing]);
     tiles.step[axis] = static_cast<int>(step);

@@ -92,7 +92,7 @@ __device__ __forceinline__ bool is_token(const TileLayout& layout, const TilePla
                                          int slot) {
   const bool whole = place.extent[0] == layout.box[0] && place.extent[1] == layout.box[1] &&
                      place.extent[2] == layout.box[2];
-  if (whole) return true;
+  if (whole && slot < layout.box[0] * layout.box[1] * layout.box[2]) return true;
   const int line = slot / layout.box[2], plane = line / layout.box[1];
   return slot - line * layout.box[2] < place.extent[2] &&
          line - plane * layout.box[1] < place.extent[1] && plane < place.extent[0];
@@ -134,6 +134,8 @@ __device__ __forceinline__ void put_vector(const TileArgs& args, int task, const
   float* to = args.vectors_out + number * M::D + column % M::D;
   to[0] = z0;
   to[8] = z1;
+  // The copy engine reads it in a later kernel, whose wait for this one names no proxy.
+  fence_async_global();
 }
 
 // The warp that loads. kSummary: also a summary for every block, if there is one, and a vector
@@ -144,6 +146,7 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
   const TileLayout& layout = args.layout;
   const int lane = static_cast<int>(threadIdx.x % 32);
   Turn stage, slot;
+  fence_async_global();
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const TilePlace place = place_of<M>(args, task);
@@ -176,7 +179,10 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
 #pragma unroll 1
     for (int t = 0; t < shape.tiles; ++t) {
       barrier_wait(memory.empty(stage.index), stage.parity ^ 1);
-      if (covered < most) clear_rows<M>(memory.tile(stage.index, 0), covered, most, lane);
+      if (layout.kinds == 2) {
+        if (covered < most) clear_rows<M>(memory.tile(stage.index, 0), covered, most, lane);
+        if (!kOnes && lane != 0) barrier_arrive(memory.full(stage.index));
+      }
       if constexpr (kOnes) {
         store_word(memory.scratch() + stage.index * 128 + lane * 4,
                    ones_of_tokens(layout, place, t, lane));

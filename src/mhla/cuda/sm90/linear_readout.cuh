@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
         const int row = seat.warp * 16 + seat.lane / 4 + i % 2 * 8;
         if (args.factors != nullptr && row < rows_of(shape, t)) {
           const int slot_row = slot_of(layout, shape, t, row);
-          factor[i / 2][i % 2] =
-              args.factors[(number + i / 2 * layout.blocks) * args.slots + slot_row];
+          factor[i / 2][i % 2] = __ldcg(args.factors +
+                                        (number + i / 2 * layout.blocks) * args.slots + slot_row);
         }
       }
       barrier_wait(memory.full(here), parity);

@@ -45,16 +45,22 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
   const TileLayout& layout = args.layout;
   Turn stage, slot;
   int whose = 0;  // the group whose turn it is
+  // A block without places that hold no token.
+  const bool whole = layout.whole && args.slots == layout.box[0] * layout.box[1] * layout.box[2];
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TilePlace place = place_of<M>(args, task);
-    const TileShape& shape = layout.shapes[place.kind];
+    const TileShape& shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
+    const bool leads = whose == seat.group, idle = !leads && shape.tiles == 1;
     barrier_wait(memory.slot_full(slot.index), slot.parity);
+    TilePlace place;
     std::uint32_t z[kSteps][2];
+    if (!idle) {
+      place = place_of<M>(args, task);
 #pragma unroll
-    for (int i = 0; i < 2 * kSteps; ++i) {
-      z[i / 2][i % 2] = key_pair<M, true>(summary, i / (2 * kHeadSteps), i % (2 * kHeadSteps));
+      for (int i = 0; i < 2 * kSteps; ++i) {
+        z[i / 2][i % 2] = key_pair<M, true>(summary, i / (2 * kHeadSteps), i % (2 * kHeadSteps));
+      }
     }
 #pragma unroll 1
     for (int t = 0; t < shape.tiles; ++t) {
@@ -118,7 +124,7 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
           const int row = seat.warp * 16 + seat.lane / 4 + i % 2 * 8;
           if (row >= rows) continue;
           const int at = slot_of(layout, shape, t, row);
-          if (!is_token(layout, place, at)) continue;
+          if (!whole && !is_token(layout, place, at)) continue;
           const std::int64_t to = (place.number + i / 2 * layout.blocks) * args.slots + at;
           args.row_base[to] = base[i / 2][i % 2 * 2];
           if constexpr (kBackward) args.row_dots[to] = dot[i / 2][i % 2];
@@ -128,7 +134,8 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
     arrive_read(memory.slot_empty(slot.index));
     // Slots without a token are mixed, too.
 #pragma unroll 1
-    for (int at = static_cast<int>(threadIdx.x); at < args.slots; at += 128 * M::kGroups) {
+    for (int at = static_cast<int>(threadIdx.x % 128); leads && !whole && at < args.slots;
+         at += 128) {
       if (is_token(layout, place, at)) continue;
 #pragma unroll
       for (int head = 0; head < kHeads; ++head) {

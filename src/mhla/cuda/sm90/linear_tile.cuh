@@ -84,6 +84,10 @@ __device__ __forceinline__ Operand inner_rows(std::uint32_t rows, int step) {
           (8u * 128 >> 4) | 1u << 30};
 }
 
+// Orders accesses of this thread to global memory and those of the copy engine.
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
 __device__ __forceinline__ void store_zeros(std::uint32_t at) {  // 16 bytes
   asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(at), "r"(0) : "memory");
 }
@@ -187,7 +191,8 @@ struct TileMemory {
     fence_async();
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
-        barrier_init(full(i), arrivals.full);
+        // Where the loading warp clears rows, all of its lanes arrive.
+        barrier_init(full(i), args.layout.kinds == 2 ? 32 : arrivals.full);
         barrier_init(ready(i), arrivals.ready);
         barrier_init(empty(i), arrivals.empty);
       }

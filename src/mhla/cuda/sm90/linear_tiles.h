@@ -27,10 +27,14 @@ struct TileLayout {
   int grid[3];           // tokens along an axis
   int step[3], rest[3];  // block i of an axis starts at i * step + i * rest / counts
   int kinds;
+  int whole;  // all blocks fill the box
   TileShape shapes[2];
   // The box that all blocks fit: a place in it, in raster order, is a slot.
   int box[3];
 };
+
+// Numbers of the rows of a block are padded to whole 16 bytes.
+inline constexpr int kSlotPad = 4;
 
 struct TileArgs {
   TensorMap in[2][2], out[2][2];  // for every kind of block
