@@ -98,6 +98,8 @@ std::vector<NetworkCall> TorchNetworks::prepare(const NetworkRow& row,
     calls.push_back({.attention = attention, .way = way, .forward = forward});
   }
   if (ways.size() == 1) check(*model, *inputs, row.name + " with " + attention);
+  // cuDNN compiles for a new shape, which may take seconds and is no part of a forward.
+  for (const NetworkCall& call : calls) call.forward();
   return calls;
 }
 

@@ -20,6 +20,14 @@ struct GridConvolution {
   bool transposed = false;  // taps in the opposite order: the gradient of the input
 };
 
+// Gradients of its weight and bias, added up over a part of the tokens each.
+struct GridConvolutionGradient {
+  TensorView input, d_output;  // [B, N, H, D]
+  TensorView sums;             // result: f32 [parts, taps + 1, H * D], the bias last
+  std::array<std::int64_t, 3> grid{1, 1, 1};
+  std::array<std::int64_t, 3> kernel{1, 1, 1};
+};
+
 // Pairs of channels of input turn by the angles of their token.
 struct RotaryTurn {
   TensorView input, output;  // [B, N, H, D]
@@ -30,10 +38,12 @@ struct RotaryTurn {
 
 // Why a call would be refused; empty if it is taken.
 std::string refusal(const GridConvolution& call);
+std::string refusal(const GridConvolutionGradient& call);
 std::string refusal(const RotaryTurn& call);
 
 // Throw where refusal() is not empty.
 void grid_convolution(const GridConvolution& call, Stream stream);
+void grid_convolution_gradient(const GridConvolutionGradient& call, Stream stream);
 void rotary_turn(const RotaryTurn& call, Stream stream);
 
 // While a CUDA graph is recorded, memory made on its stream belongs to the graph.

@@ -143,6 +143,11 @@ Tensor MhlaLayer::forward(const Tensor& x) {
   return layer_->forward(x);
 }
 
+Tensor MhlaLayer::forward_normed(const Tensor& x) {
+  layer_->mixing = matrix_for(x.size(1));
+  return layer_->forward_normed(x);
+}
+
 Tensor MhlaLayer::read(const Tensor& x, c10::intrusive_ptr<nn::StreamState>& stream) {
   if (!stream) {
     layer_->mixing = as_matrix(mixing_, config().mixing_per_head);

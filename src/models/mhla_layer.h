@@ -21,6 +21,8 @@ class MhlaLayer : public nn::Attention, public Mixed {
  public:
   MhlaLayer(nn::MHLAConfig config, const MhlaNames& names);
   at::Tensor forward(const at::Tensor& x) override;
+  std::optional<nn::functional::Norm> input_norm() const override { return layer_->input_norm(); }
+  at::Tensor forward_normed(const at::Tensor& x) override;
   void set_grid(const std::vector<std::int64_t>& grid) override;
   // Causal layers: x [B, T, C] goes on where the stream ends (null: begins one). No gradients.
   at::Tensor read(const at::Tensor& x, c10::intrusive_ptr<nn::StreamState>& stream);

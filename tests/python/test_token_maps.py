@@ -8,7 +8,6 @@ import mhla  # noqa: F401
 
 ops = torch.ops.mhla
 DTYPES = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # and relative error
-torch.backends.cudnn.allow_tf32 = False  # cuDNN computes the gradient of the weight
 LAYOUTS = ["dense", "fused"]  # v alone, or a slice of one projection to q, k and v
 
 
@@ -58,6 +57,26 @@ def test_grid_convolution(device, layout, dtype, grid, size, with_bias, with_add
         return ops.grid_convolution(v, list(grid), weight, bias, addend)
 
     compare(run, [v, weight, bias, addend], DTYPES[dtype])
+
+
+@pytest.mark.parametrize("grid,size", [((40, 43), 3), ((41, 40), 5), ((6, 15, 20), 3)])
+def test_gradients_of_many_tokens_are_summed_in_parts_and_the_same_every_time(device, grid, size):
+    torch.manual_seed(1)
+    v = leaf("fused", torch.tensor(grid).prod().item(), 3, 40, torch.bfloat16, device)
+    weight = torch.randn(120, 1, *[size] * len(grid), dtype=torch.bfloat16, device=device)
+    bias = torch.randn(120, dtype=torch.bfloat16, device=device)
+
+    def run(v, weight, bias):
+        return ops.grid_convolution(v, list(grid), weight, bias)
+
+    compare(run, [v, weight, bias], DTYPES[torch.bfloat16])
+    gradients = []
+    for _ in range(2):
+        leaves = [x.detach().requires_grad_() for x in (v, weight, bias)]
+        run(*leaves).square().sum().backward()
+        gradients.append([x.grad for x in leaves])
+    for a, b in zip(*gradients, strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

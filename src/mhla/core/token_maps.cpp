@@ -35,6 +35,23 @@ std::string refuses_rows(const char* what, const TensorView& x, const TensorView
   return {};
 }
 
+using Extents = std::array<std::int64_t, 3>;
+
+std::string refuses_kernel(const TensorView& input, const Extents& grid, const Extents& kernel,
+                           std::int64_t& taps) {
+  std::int64_t tokens = 1;
+  taps = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (kernel[i] % 2 == 0) return "kernel: expected odd extents";
+    tokens *= grid[i];
+    taps *= kernel[i];
+  }
+  if (kernel[2] > kWidestKernel || taps > kMostTaps) return "kernel: too large";
+  if (input.shape[0] * tokens > 0x7fffffff) return "input: too many tokens";
+  if (tokens != input.shape[1]) return "grid: differs from the number of tokens";
+  return {};
+}
+
 }  // namespace
 
 std::string refusal(const GridConvolution& call) {
@@ -44,21 +61,34 @@ std::string refusal(const GridConvolution& call) {
   if (call.addend.defined()) {
     if (std::string why = refuses_rows("addend", call.addend, call.input); !why.empty()) return why;
   }
-  std::int64_t tokens = 1, taps = 1;
-  for (int i = 0; i < 3; ++i) {
-    if (call.kernel[i] % 2 == 0) return "kernel: expected odd extents";
-    tokens *= call.grid[i];
-    taps *= call.kernel[i];
+  std::int64_t taps = 1;
+  if (std::string why = refuses_kernel(call.input, call.grid, call.kernel, taps); !why.empty()) {
+    return why;
   }
-  if (call.kernel[2] > kWidestKernel || taps > kMostTaps) return "kernel: too large";
   const std::int64_t channels = call.input.shape[2] * call.input.shape[3];
-  if (tokens != call.input.shape[1]) return "grid: differs from the number of tokens";
   if (!is_f32_like(call.weight.dtype) || call.weight.size() != channels * taps) {
     return "weight: expected one kernel for each channel";
   }
   if (call.bias.defined() &&
       (call.bias.dtype != call.weight.dtype || call.bias.size() != channels)) {
     return "bias: expected one number for each channel, of the weight's type";
+  }
+  return {};
+}
+
+std::string refusal(const GridConvolutionGradient& call) {
+  for (const auto& [what, x] : {std::pair{"input", &call.input}, {"d_output", &call.d_output}}) {
+    if (std::string why = refuses_rows(what, *x, call.input); !why.empty()) return why;
+  }
+  std::int64_t taps = 1;
+  if (std::string why = refuses_kernel(call.input, call.grid, call.kernel, taps); !why.empty()) {
+    return why;
+  }
+  const TensorView& sums = call.sums;
+  if (sums.rank != 3 || sums.dtype != DType::f32 || sums.shape[1] != taps + 1 ||
+      sums.shape[2] != call.input.shape[2] * call.input.shape[3] ||
+      sums.size() != sums.shape[0] * sums.strides[0]) {
+    return "sums: expected f32 [parts, taps + 1, H * D]";
   }
   return {};
 }

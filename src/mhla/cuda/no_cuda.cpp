@@ -2,6 +2,7 @@
 #include "mhla/core/device_memory.h"
 #include "mhla/core/implementation.h"
 #include "mhla/core/state_engine.h"
+#include "mhla/norms.h"
 #include "mhla/token_maps.h"
 
 namespace mhla {
@@ -23,7 +24,12 @@ void device_upload(void*, const void*, std::size_t) { refuse("device_upload"); }
 void device_download(void*, const void*, std::size_t) { refuse("device_download"); }
 void device_synchronize() { refuse("device_synchronize"); }
 void grid_convolution(const GridConvolution&, Stream) { refuse("grid_convolution"); }
+void grid_convolution_gradient(const GridConvolutionGradient&, Stream) {
+  refuse("grid_convolution_gradient");
+}
 void rotary_turn(const RotaryTurn&, Stream) { refuse("rotary_turn"); }
+void row_norm(const RowNorm&, Stream) { refuse("row_norm"); }
+void row_norm_backward(const RowNormBackward&, Stream) { refuse("row_norm_backward"); }
 bool is_capturing(Stream) { return false; }
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(

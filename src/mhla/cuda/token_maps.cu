@@ -1,38 +1,22 @@
 // Depthwise convolution on the token grid, and the rotary turn: memory-bound, one pass each.
-#include "mhla/cuda/device/types.cuh"
-#include "mhla/cuda/runtime.h"
-#include "mhla/token_maps.h"
+#include "mhla/cuda/token_rows.cuh"
 
 namespace mhla::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// [B, N, H, D] as chunks of 16 bytes.
-struct Rows {
-  char* data;
-  std::int64_t batch, token, head;  // bytes
-
-  __device__ Chunk* at(std::int64_t b, std::int64_t n, int h, int chunk) const {
-    return reinterpret_cast<Chunk*>(data + b * batch + n * token + h * head + chunk * 16);
-  }
-};
-
-Rows rows_of(const TensorView& x) {
-  const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
-  return {static_cast<char*>(x.data), x.strides[0] * bytes, x.strides[1] * bytes,
-          x.strides[2] * bytes};
-}
-
 // A thread computes a chunk of channels of kStrip tokens in a row of the grid: a row of the kernel
 // reads kStrip + KW - 1 chunks for them. Eight threads side by side take 128 bytes of a token.
-constexpr int kStrip = 8, kLanes = 8, kStrips = kThreads / kLanes;
+// NOTE: strips of 8 read less, but leave registers for a quarter of the threads only.
+constexpr int kStrip = 4, kLanes = 8, kStrips = kThreads / kLanes;
+constexpr int kRounds = 4;  // strips of a thread, one after the other: fewer copies of the weights
 
 struct ConvolutionArgs {
   Rows in, out, addend;
   const void *weight, *bias;
   DType weight_type;
-  std::int64_t strips;  // of all rows of all pictures
+  int strips;  // of all rows of all pictures
   int strips_a_row, grid[3], kernel[3], taps, head_chunks, chunks, channels;
   bool has_bias, has_addend, transposed;
 };
@@ -45,11 +29,64 @@ __device__ float load(const void* p, DType type, std::int64_t i) {
   }
 }
 
+template <int kC>
+__device__ void load_floats(const float* from, float (&to)[kC]) {
+#pragma unroll
+  for (int c = 0; c < kC; c += 4) {
+    const float4 x = *reinterpret_cast<const float4*>(from + c);
+    to[c] = x.x, to[c + 1] = x.y, to[c + 2] = x.z, to[c + 3] = x.w;
+  }
+}
+
+// One row of the kernel: kStrip + KW - 1 chunks of a row of the grid, and their products.
 template <typename T, int KW>
-__global__ void __launch_bounds__(kThreads) convolution_kernel(const ConvolutionArgs a) {
+struct ConvolutionRow {
+  static constexpr int kC = kChunk<T>, kWidth = kLanes * kC;
+  Chunk chunks[kStrip + KW - 1];
+
+  // from: the first token of the row. What lies outside of the grid is zero.
+  __device__ __forceinline__ void load(const char* from, std::int64_t token, int x0, int width) {
+#pragma unroll
+    for (int j = 0; j < kStrip + KW - 1; ++j) {
+      const int x = x0 + j - KW / 2;
+      chunks[j] = Chunk{};
+      if (x >= 0 && x < width) chunks[j] = *reinterpret_cast<const Chunk*>(from + x * token);
+    }
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < kStrip + KW - 1; ++j) chunks[j] = Chunk{};
+  }
+  __device__ __forceinline__ void add(const float* weights, float (&sum)[kStrip][kC]) const {
+    float w[KW][kC];
+#pragma unroll
+    for (int dx = 0; dx < KW; ++dx) load_floats(weights + dx * kWidth, w[dx]);
+#pragma unroll
+    for (int j = 0; j < kStrip + KW - 1; ++j) {
+      float x[kC];
+      unpack<T>(chunks[j], x);
+#pragma unroll
+      for (int dx = 0; dx < KW; ++dx) {
+        const int s = j - dx;
+        if (s < 0 || s >= kStrip) continue;
+#pragma unroll
+        for (int c = 0; c < kC; ++c) sum[s][c] = fmaf(w[dx][c], x[c], sum[s][c]);
+      }
+    }
+  }
+};
+
+// KH: rows of the kernel of a picture, all of which are loaded before the first is used; 0: any
+// number, in any number of planes, one after the other.
+template <typename T, int KW, int KH>
+__global__ void __launch_bounds__(kThreads, KH > 0 ? 2 : 1)
+    convolution_kernel(const ConvolutionArgs a) {
   constexpr int kC = kChunk<T>, kWidth = kLanes * kC;
-  extern __shared__ float weights[];  // [taps + 1][kWidth], the bias last
-  const int first = static_cast<int>(blockIdx.y) * kWidth;
+  extern __shared__ __align__(16) float weights[];  // [taps + 1][kWidth], the bias last
+  // Neighbouring thread blocks take neighbouring channels of the same tokens: whole rows of memory.
+  const int groups = (a.chunks + kLanes - 1) / kLanes;
+  const int block = static_cast<int>(blockIdx.x) / groups;
+  const int group = static_cast<int>(blockIdx.x) % groups, first = group * kWidth;
   for (int i = static_cast<int>(threadIdx.x); i < (a.taps + 1) * kWidth; i += kThreads) {
     const int tap = i / kWidth, channel = first + i % kWidth;
     float value = 0.f;
@@ -64,83 +101,83 @@ __global__ void __launch_bounds__(kThreads) convolution_kernel(const Convolution
   __syncthreads();
 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t strip = static_cast<std::int64_t>(blockIdx.x) * kStrips +
-                             static_cast<int>(threadIdx.x) / kLanes;
-  const int chunk = static_cast<int>(blockIdx.y) * kLanes + lane;
-  if (strip >= a.strips || chunk >= a.chunks) return;
+  const int chunk = group * kLanes + lane;
+  if (chunk >= a.chunks) return;
   const int head = chunk / a.head_chunks, place = chunk % a.head_chunks;
-  const int x0 = static_cast<int>(strip % a.strips_a_row) * kStrip;
-  std::int64_t line = strip / a.strips_a_row;
-  const int y = static_cast<int>(line % a.grid[1]);
-  line /= a.grid[1];
-  const int z = static_cast<int>(line % a.grid[0]);
-  const std::int64_t b = line / a.grid[0];
-
   const float* own = weights + lane * kC;
-  float sum[kStrip][kC];
-#pragma unroll
-  for (int s = 0; s < kStrip; ++s) {
-#pragma unroll
-    for (int c = 0; c < kC; ++c) sum[s][c] = own[a.taps * kWidth + c];
-  }
-  for (int dz = 0; dz < a.kernel[0]; ++dz) {
-    const int from_z = z + dz - a.kernel[0] / 2;
-    if (from_z < 0 || from_z >= a.grid[0]) continue;
-    for (int dy = 0; dy < a.kernel[1]; ++dy) {
-      const int from_y = y + dy - a.kernel[1] / 2;
-      if (from_y < 0 || from_y >= a.grid[1]) continue;
-      float w[KW][kC];
-#pragma unroll
-      for (int dx = 0; dx < KW; ++dx) {
-#pragma unroll
-        for (int c = 0; c < kC; ++c) {
-          w[dx][c] = own[((dz * a.kernel[1] + dy) * KW + dx) * kWidth + c];
-        }
-      }
+  for (int round = 0; round < kRounds; ++round) {
+    const int strip = (block * kRounds + round) * kStrips + static_cast<int>(threadIdx.x) / kLanes;
+    if (strip >= a.strips) return;
+    const int line = strip / a.strips_a_row, x0 = (strip - line * a.strips_a_row) * kStrip;
+    const int plane = line / a.grid[1], y = line - plane * a.grid[1];
+    const int b = plane / a.grid[0], z = plane - b * a.grid[0];
+    const auto row_of = [&](int from_z, int from_y) {
       const std::int64_t row = (static_cast<std::int64_t>(from_z) * a.grid[1] + from_y) * a.grid[2];
+      return reinterpret_cast<const char*>(a.in.at(b, row, head, place));
+    };
+
+    float sum[kStrip][kC];
 #pragma unroll
-      for (int j = 0; j < kStrip + KW - 1; ++j) {
-        const int from_x = x0 + j - KW / 2;
-        if (from_x < 0 || from_x >= a.grid[2]) continue;
-        float x[kC];
-        unpack<T>(*a.in.at(b, row + from_x, head, place), x);
+    for (int s = 0; s < kStrip; ++s) load_floats(own + a.taps * kWidth, sum[s]);
+    if constexpr (KH > 0) {
+      ConvolutionRow<T, KW> rows[KH];
 #pragma unroll
-        for (int dx = 0; dx < KW; ++dx) {
-          const int s = j - dx;
-          if (s < 0 || s >= kStrip) continue;
+      for (int dy = 0; dy < KH; ++dy) {
+        const int from_y = y + dy - KH / 2;
+        if (from_y >= 0 && from_y < a.grid[1]) {
+          rows[dy].load(row_of(z, from_y), a.in.token, x0, a.grid[2]);
+        } else {
+          rows[dy].clear();
+        }
+      }
 #pragma unroll
-          for (int c = 0; c < kC; ++c) sum[s][c] = fmaf(w[dx][c], x[c], sum[s][c]);
+      for (int dy = 0; dy < KH; ++dy) rows[dy].add(own + dy * KW * kWidth, sum);
+    } else {
+      for (int dz = 0; dz < a.kernel[0]; ++dz) {
+        const int from_z = z + dz - a.kernel[0] / 2;
+        if (from_z < 0 || from_z >= a.grid[0]) continue;
+        for (int dy = 0; dy < a.kernel[1]; ++dy) {
+          const int from_y = y + dy - a.kernel[1] / 2;
+          if (from_y < 0 || from_y >= a.grid[1]) continue;
+          ConvolutionRow<T, KW> row;
+          row.load(row_of(from_z, from_y), a.in.token, x0, a.grid[2]);
+          row.add(own + (dz * a.kernel[1] + dy) * KW * kWidth, sum);
         }
       }
     }
-  }
-  const std::int64_t token = (static_cast<std::int64_t>(z) * a.grid[1] + y) * a.grid[2] + x0;
+    const std::int64_t token = (static_cast<std::int64_t>(z) * a.grid[1] + y) * a.grid[2] + x0;
 #pragma unroll
-  for (int s = 0; s < kStrip; ++s) {
-    if (x0 + s >= a.grid[2]) break;
-    if (a.has_addend) {
-      float x[kC];
-      unpack<T>(*a.addend.at(b, token + s, head, place), x);
+    for (int s = 0; s < kStrip; ++s) {
+      if (x0 + s >= a.grid[2]) break;
+      if (a.has_addend) {
+        float x[kC];
+        unpack<T>(*a.addend.at(b, token + s, head, place), x);
 #pragma unroll
-      for (int c = 0; c < kC; ++c) sum[s][c] += x[c];
+        for (int c = 0; c < kC; ++c) sum[s][c] += x[c];
+      }
+      *a.out.at(b, token + s, head, place) = pack<T>(sum[s]);
     }
-    *a.out.at(b, token + s, head, place) = pack<T>(sum[s]);
   }
 }
 
 template <typename T>
-void convolve(const ConvolutionArgs& a, int width, Stream stream) {
-  const Grid grid{(a.strips + kStrips - 1) / kStrips, (a.chunks + kLanes - 1) / kLanes};
+void convolve(const ConvolutionArgs& a, Stream stream) {
+  constexpr int kEach = kStrips * kRounds;
+  const Grid grid{(static_cast<std::int64_t>(a.strips) + kEach - 1) / kEach *
+                  ((a.chunks + kLanes - 1) / kLanes)};
   const int shared = (a.taps + 1) * kLanes * kChunk<T> * static_cast<int>(sizeof(float));
   const auto run = [&](void (*kernel)(ConvolutionArgs)) {
     allow_shared(reinterpret_cast<const void*>(kernel), shared);
     launch(kernel, grid, kThreads, shared, stream, a);
   };
-  switch (width) {
-    case 1: return run(convolution_kernel<T, 1>);
-    case 3: return run(convolution_kernel<T, 3>);
-    case 5: return run(convolution_kernel<T, 5>);
-    default: return run(convolution_kernel<T, 7>);
+  if (a.kernel[0] == 1 && a.kernel[1] == 3 && a.kernel[2] == 3) {
+    return run(convolution_kernel<T, 3, 3>);
+  }
+  switch (a.kernel[2]) {
+    case 1: return run(convolution_kernel<T, 1, 0>);
+    case 3: return run(convolution_kernel<T, 3, 0>);
+    case 5: return run(convolution_kernel<T, 5, 0>);
+    default: return run(convolution_kernel<T, 7, 0>);
   }
 }
 
@@ -227,12 +264,12 @@ void grid_convolution(const GridConvolution& call, Stream stream) {
   a.chunks = a.channels / chunk;
   a.head_chunks = static_cast<int>(call.input.shape[3]) / chunk;
   a.strips_a_row = (a.grid[2] + cuda::kStrip - 1) / cuda::kStrip;
-  a.strips = call.input.shape[0] * a.grid[0] * a.grid[1] * a.strips_a_row;
+  a.strips = static_cast<int>(call.input.shape[0]) * a.grid[0] * a.grid[1] * a.strips_a_row;
   a.transposed = call.transposed;
   switch (call.input.dtype) {
-    case DType::bf16: return cuda::convolve<cuda::bf16>(a, a.kernel[2], stream);
-    case DType::f16: return cuda::convolve<cuda::f16>(a, a.kernel[2], stream);
-    default: return cuda::convolve<float>(a, a.kernel[2], stream);
+    case DType::bf16: return cuda::convolve<cuda::bf16>(a, stream);
+    case DType::f16: return cuda::convolve<cuda::f16>(a, stream);
+    default: return cuda::convolve<float>(a, stream);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "models/dit/dit.h"
 #include "models/layers/init.h"
+#include "nn/functional/layers.h"
 
 namespace mhla::models {
 namespace {
@@ -51,15 +52,16 @@ void DitBlock::reset() {
   if (dw_conv_) init::identity_kernel(dw_conv_->weight, dw_conv_->bias);
 }
 
-Tensor DitBlock::forward(const Tensor& input, const Tensor& c) {
+void DitBlock::forward(Residual& x, const Tensor& c) {
   const auto m = modulation_->forward(c).chunk(6, 1);  // shift, scale, gate: attention, then MLP
-  const Tensor x = gated(input, attn_->forward(modulate(norm_->forward(input), m[0], m[1])), m[2]);
-  const Tensor y = modulate(norm_->forward(x), m[3], m[4]);
-  return gated(x, glu_ ? glu_->forward(y) : mlp_->forward(y), m[5]);
+  x.add(x.attended(*attn_, norm_->norm(), m[0], m[1]), m[2]);
+  const Tensor y = x.normed(norm_->norm(), m[3], m[4]);
+  x.add(glu_ ? glu_->forward(y) : mlp_->forward(y), m[5]);
 }
 
 Tensor DitBlock::convolved(const Tensor& x, at::IntArrayRef grid) const {
-  return dw_conv_ ? to_tokens(dw_conv_->forward(to_grid(x, grid))) : x;
+  return nn::functional::grid_convolution(x.unsqueeze(2), grid, dw_conv_->weight, dw_conv_->bias)
+      .squeeze(2);
 }
 
 }  // namespace mhla::models

@@ -111,30 +111,30 @@ Tensor Dit::positions(const std::vector<std::int64_t>& grid, const Tensor& like)
 
 // Natural order in and out. DiG: each block reads the tokens in the order in which the last one
 // left them, which is backwards, and after every second block column by column.
-Tensor Dit::run_blocks(Tensor x, const Tensor& c, std::vector<std::int64_t> grid) {
+void Dit::run_blocks(Residual& x, const Tensor& c, std::vector<std::int64_t> grid) {
   const bool quad = config_.scan == "quad";
   bool backwards = false, transposed = false;
-  const auto flip = [&] { x = x.flip(1), backwards = !backwards; };
+  const auto flip = [&] { x = Residual(x.value().flip(1)), backwards = !backwards; };
   const auto transpose = [&] {
-    x = x.unflatten(1, grid).transpose(1, 2).flatten(1, 2);
+    x = Residual(x.value().unflatten(1, grid).transpose(1, 2).flatten(1, 2));
     std::swap(grid[0], grid[1]);
     transposed = !transposed;
   };
   for (std::size_t i = 0; i < blocks_->size(); ++i) {
     DitBlock& block = (*blocks_)[i];
     block.attention().set_grid(grid);
-    x = block.convolved(block.forward(x, c), grid);
+    block.forward(x, c);
+    if (block.convolves()) x = Residual(block.convolved(x.value(), grid));
     if (quad) flip();
     if (quad && i % 2 == 1) transpose();
   }
   if (backwards) flip();
   if (transposed) transpose();
-  return x;
 }
 
-Tensor Dit::final_layer(const Tensor& x, const Tensor& c) const {
+Tensor Dit::final_layer(Residual& x, const Tensor& c) const {
   const auto m = final_modulation_->forward(c).chunk(2, 1);
-  return linear_->forward(modulate(norm_final_->forward(x), m[0], m[1]));
+  return linear_->forward(x.normed(norm_final_->norm(), m[0], m[1]));
 }
 
 Tensor Dit::forward(const Tensor& latent, const Tensor& t, const Tensor& y) {
@@ -144,11 +144,13 @@ Tensor Dit::forward(const Tensor& latent, const Tensor& t, const Tensor& y) {
     fail("models", name, ": x: expected [B, ", config_.channels, ", H, W] with H and W multiples ",
          "of ", p, ", got ", latent.sizes());
   }
-  const Tensor picture = proj_->forward(latent);
-  const std::vector<std::int64_t> grid{picture.size(2), picture.size(3)};
-  const Tensor x = to_tokens(picture) + positions(grid, picture);
+  const std::vector<std::int64_t> grid{latent.size(2) / p, latent.size(3) / p};
+  const Tensor tokens = patch_tokens(*proj_, latent);
+  Residual x(tokens);
+  x.add(positions(grid, tokens).expand_as(tokens));
   const Tensor c = t_embedder_->forward(t) + y_embedder_->forward(y);
-  const Tensor out = final_layer(run_blocks(x, c, grid), c);
+  run_blocks(x, c, grid);
+  const Tensor out = final_layer(x, c);
   // [B, h, w, p, q, channels] -> [B, channels, h p, w q]
   return out.unflatten(2, {p, p, out_channels()})
       .unflatten(1, grid)

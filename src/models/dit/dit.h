@@ -3,6 +3,7 @@
 
 #include "models/attention.h"
 #include "models/layers/conditioning.h"
+#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -55,8 +56,9 @@ class FusedSwiGlu : public torch::nn::Module {
 class DitBlock : public torch::nn::Module {
  public:
   DitBlock(const DitConfig& config, const Place& place, const std::string& options);
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& c);  // [B, N, C], [B, C]
+  void forward(Residual& x, const at::Tensor& c);  // [B, N, C], [B, C]
   // The convolution at the end, on tokens that lie on `grid`.
+  bool convolves() const { return dw_conv_ != nullptr; }
   at::Tensor convolved(const at::Tensor& x, at::IntArrayRef grid) const;
   nn::Attention& attention() const { return *attn_; }
   void reset();
@@ -90,8 +92,8 @@ class Dit : public Model {
  private:
   Naming facebook() const;
   Naming diffusers() const;
-  at::Tensor run_blocks(at::Tensor x, const at::Tensor& c, std::vector<std::int64_t> grid);
-  at::Tensor final_layer(const at::Tensor& x, const at::Tensor& c) const;
+  void run_blocks(Residual& x, const at::Tensor& c, std::vector<std::int64_t> grid);
+  at::Tensor final_layer(Residual& x, const at::Tensor& c) const;
   at::Tensor positions(const std::vector<std::int64_t>& grid, const at::Tensor& like) const;
   std::int64_t out_channels() const { return config_.channels * (config_.learn_sigma ? 2 : 1); }
   void reset();

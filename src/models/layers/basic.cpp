@@ -1,15 +1,16 @@
 #include "models/layers/basic.h"
 
-#include <ATen/ops/addcmul.h>
+#include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/conv3d.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include "nn/functional/token_maps.h"
 #include "nn/modules/creation.h"
 
 namespace mhla::models {
@@ -20,15 +21,10 @@ Tensor new_parameter(std::vector<std::int64_t> shape) {
   return at::empty(shape, at::TensorOptions().device(nn::creation().device));
 }
 
-LayerNormLayer::LayerNormLayer(std::int64_t width, double eps, bool affine)
-    : width_(width), eps_(eps) {
+LayerNormLayer::LayerNormLayer(std::int64_t width, double eps, bool affine) : eps_(eps) {
   if (!affine) return;
   weight = register_parameter("weight", at::ones({width}));
   bias = register_parameter("bias", at::zeros({width}));
-}
-
-Tensor LayerNormLayer::forward(const Tensor& x) const {
-  return at::layer_norm(x, {width_}, weight, bias, eps_);
 }
 
 ConvLayer::ConvLayer(const ConvShape& shape) : shape_(shape) {
@@ -69,7 +65,7 @@ MlpLayer::MlpLayer(std::int64_t width, std::int64_t hidden, std::int64_t out, Ge
       gelu_(gelu) {}
 
 Tensor MlpLayer::forward(const Tensor& x) const {
-  return fc2_->forward(gelu(fc1_->forward(x), gelu_));
+  return fc2_->forward(linear_gelu(fc1_, x, gelu_));
 }
 
 TableLayer::TableLayer(std::int64_t rows, std::int64_t width)
@@ -81,6 +77,42 @@ Tensor gelu(const Tensor& x, Gelu kind) {
   return at::gelu(x, kind == Gelu::tanh ? "tanh" : "none");
 }
 
+Tensor linear_gelu(const Linear& layer, const Tensor& x, Gelu kind) {
+  const bool gradient = at::GradMode::is_enabled() &&
+                        (x.requires_grad() || layer->weight.requires_grad());
+  // NOTE: on a CPU this function has the other formula, and backward needs what goes into GELU.
+  if (kind != Gelu::tanh || gradient || !layer->bias.defined() ||
+      !nn::functional::is_plain_cuda(x) || x.scalar_type() != layer->weight.scalar_type() ||
+      x.dim() < 2) {
+    return gelu(layer->forward(x), kind);
+  }
+  return at::_addmm_activation(layer->bias, x.flatten(0, -2), layer->weight.t(), 1, 1,
+                               /*use_gelu=*/true)
+      .unflatten(0, x.sizes().slice(0, x.dim() - 1));
+}
+
+Tensor patch_tokens(const ConvLayer& patches, const Tensor& x) {
+  const ConvShape& shape = patches.shape();
+  const auto axes = static_cast<std::int64_t>(shape.kernel.size());
+  // [B, channels, n1, k1, n2, k2 ...] -> [B, n1, n2 ..., channels, k1, k2 ...]
+  Tensor cut = x;
+  std::vector<std::int64_t> order{0};
+  for (std::int64_t i = axes; i-- > 0;) {
+    const std::int64_t size = shape.kernel[static_cast<std::size_t>(i)];
+    cut = cut.narrow(2 + i, 0, cut.size(2 + i) / size * size).unflatten(2 + i, {-1, size});
+  }
+  for (std::int64_t i = 0; i < axes; ++i) order.push_back(2 + 2 * i);
+  order.push_back(1);
+  for (std::int64_t i = 0; i < axes; ++i) order.push_back(3 + 2 * i);
+  const Tensor tokens = cut.permute(order).flatten(1 + axes).flatten(1, axes);
+  return pointwise(patches, tokens);
+}
+
+Tensor pointwise(const ConvLayer& layer, const Tensor& x) {
+  return at::linear(x, layer.weight.flatten(1),
+                    layer.bias.defined() ? std::optional(layer.bias) : std::nullopt);
+}
+
 Tensor drop_path(const Tensor& branch, double rate, bool training) {
   if (!training || rate == 0.0) return branch;
   std::vector<std::int64_t> shape(static_cast<std::size_t>(branch.dim()), 1);
@@ -88,14 +120,6 @@ Tensor drop_path(const Tensor& branch, double rate, bool training) {
   const double keep = 1.0 - rate;
   Tensor mask = at::empty(shape, branch.options()).bernoulli_(keep);
   return branch * mask.div_(keep);
-}
-
-Tensor modulate(const Tensor& x, const Tensor& shift, const Tensor& scale) {
-  return at::addcmul(shift.unsqueeze(1), x, 1 + scale.unsqueeze(1));
-}
-
-Tensor gated(const Tensor& x, const Tensor& branch, const Tensor& gate) {
-  return at::addcmul(x, branch, gate.unsqueeze(1));
 }
 
 Tensor to_grid(const Tensor& tokens, at::IntArrayRef grid) {

@@ -23,12 +23,12 @@ at::Tensor new_parameter(std::vector<std::int64_t> shape);
 class LayerNormLayer : public torch::nn::Module {
  public:
   LayerNormLayer(std::int64_t width, double eps, bool affine);
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const at::Tensor& x) const { return nn::functional::normed(x, norm()); }
+  nn::functional::Norm norm() const { return {.weight = weight, .bias = bias, .eps = eps_}; }
 
   at::Tensor weight, bias;  // undefined without affine
 
  private:
-  std::int64_t width_;
   double eps_;
 };
 using LayerNorm = std::shared_ptr<LayerNormLayer>;
@@ -46,6 +46,7 @@ class ConvLayer : public torch::nn::Module {
  public:
   explicit ConvLayer(const ConvShape& shape);
   at::Tensor forward(const at::Tensor& x) const;  // [B, C, ...]
+  const ConvShape& shape() const { return shape_; }
 
   at::Tensor weight, bias;
 
@@ -85,11 +86,14 @@ at::Tensor gelu(const at::Tensor& x, Gelu kind);
 // Drops the whole branch of a sample with probability `rate` while training.
 at::Tensor drop_path(const at::Tensor& branch, double rate, bool training);
 
-// norm(x) * (1 + scale) + shift; shift, scale [B, C], x [B, N, C]
-at::Tensor modulate(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale);
-// x + gate * branch; gate [B, C]
-at::Tensor gated(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& gate);
+// GELU of a linear layer: in its product on a GPU, where that has the same formula.
+at::Tensor linear_gelu(const Linear& layer, const at::Tensor& x, Gelu kind);
 
+// A convolution that cuts a picture or video into patches, as the product it is.
+// [B, channels, ...] -> [B, N, C], tokens in the order of the grid; what fills no patch is left out
+at::Tensor patch_tokens(const ConvLayer& patches, const at::Tensor& x);
+// A 1x1 convolution on tokens [B, N, C].
+at::Tensor pointwise(const ConvLayer& layer, const at::Tensor& x);
 // [B, N, C] <-> [B, C, grid]
 at::Tensor to_grid(const at::Tensor& tokens, at::IntArrayRef grid);
 at::Tensor to_tokens(const at::Tensor& picture);

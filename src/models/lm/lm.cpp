@@ -49,22 +49,25 @@ LmBlock::LmBlock(const LmConfig& config, const Place& place, const std::string& 
   mlp_ = register_module("mlp", std::make_shared<SwiGlu>(config.dim, config.intermediate));
 }
 
-Tensor LmBlock::after_attention(const Tensor& x) const {
-  return mlp_ ? x + mlp_->forward(mlp_norm_->forward(x)) : x;
+void LmBlock::add_mlp(Residual& x) const {
+  if (mlp_) x.add(mlp_->forward(x.normed(mlp_norm_->norm())));
 }
 
-Tensor LmBlock::forward(const Tensor& x) {
-  return after_attention(x + attn_->forward(attn_norm_->forward(x)));
+void LmBlock::forward(Residual& x) {
+  x.add(x.attended(*attn_, attn_norm_->norm()));
+  add_mlp(x);
 }
 
-Tensor LmBlock::step(const Tensor& x, LmLayerState& state) {
-  const Tensor normed = attn_norm_->forward(x);
+void LmBlock::step(Residual& x, LmLayerState& state) {
+  const Tensor normed = x.normed(attn_norm_->norm());
   if (auto* mhla = dynamic_cast<MhlaLayer*>(attn_.get())) {
-    return after_attention(x + mhla->read(normed, state.stream));
+    x.add(mhla->read(normed, state.stream));
+  } else {
+    auto [y, after] = attn_->step(normed, state.tensors);
+    state.tensors = std::move(after);
+    x.add(y);
   }
-  auto [y, after] = attn_->step(normed, state.tensors);
-  state.tensors = std::move(after);
-  return after_attention(x + y);
+  add_mlp(x);
 }
 
 Lm::Lm(const LmConfig& config, const std::string& attention_options) : config_(config) {
@@ -96,9 +99,9 @@ Lm::Lm(const LmConfig& config, const std::string& attention_options) : config_(c
 
 Tensor Lm::hidden(const Tensor& ids) {
   if (ids.dim() != 2) fail("models", name, ": ids: expected [B, N], got ", ids.sizes());
-  Tensor x = embeddings_->forward(ids);
-  for (const auto& layer : *layers_) x = layer->forward(x);
-  return norm_->forward(x);
+  Residual x(embeddings_->forward(ids));
+  for (const auto& layer : *layers_) layer->forward(x);
+  return x.normed(norm_->norm());
 }
 
 Tensor Lm::logits(const Tensor& x) const {
@@ -114,9 +117,9 @@ Tensor Lm::forward(const std::vector<Tensor>& inputs) {
 
 Tensor Lm::step(const Tensor& ids, LmState& state) {
   state.resize(layers_->size());
-  Tensor x = embeddings_->forward(ids);
-  for (std::size_t i = 0; i < layers_->size(); ++i) x = (*layers_)[i].step(x, state[i]);
-  return logits(norm_->forward(x));
+  Residual x(embeddings_->forward(ids));
+  for (std::size_t i = 0; i < layers_->size(); ++i) (*layers_)[i].step(x, state[i]);
+  return logits(x.normed(norm_->norm()));
 }
 
 std::vector<Tensor> Lm::example_inputs(std::int64_t batch) const {

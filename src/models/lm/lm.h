@@ -3,6 +3,7 @@
 
 #include "models/attention.h"
 #include "models/layers/basic.h"
+#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -55,12 +56,12 @@ using LmState = std::vector<LmLayerState>;
 class LmBlock : public torch::nn::Module {
  public:
   LmBlock(const LmConfig& config, const Place& place, const std::string& options, bool with_mlp);
-  at::Tensor forward(const at::Tensor& x);
-  at::Tensor step(const at::Tensor& x, LmLayerState& state);
+  void forward(Residual& x);
+  void step(Residual& x, LmLayerState& state);
   nn::Attention& attention() const { return *attn_; }
 
  private:
-  at::Tensor after_attention(const at::Tensor& x) const;
+  void add_mlp(Residual& x) const;
 
   nn::RmsNorm attn_norm_, mlp_norm_;
   std::shared_ptr<nn::Attention> attn_;

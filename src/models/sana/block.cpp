@@ -6,6 +6,7 @@
 
 #include "models/layers/init.h"
 #include "models/sana/sana.h"
+#include "nn/functional/layers.h"
 
 namespace mhla::models {
 
@@ -41,10 +42,13 @@ GluConvolution::GluConvolution(std::int64_t width, std::int64_t hidden) {
                make_conv({.in = hidden, .out = width, .kernel = {1, 1}, .bias = false}));
 }
 
+// Tokens stay rows: a 1x1 convolution is a product, and only the 3x3 needs the grid.
 Tensor GluConvolution::forward(const Tensor& x, at::IntArrayRef grid) const {
-  const Tensor wide = depth_->forward(at::silu(inverted_->forward(to_grid(x, grid))));
-  const auto halves = wide.chunk(2, 1);
-  return to_tokens(point_->forward(halves[0] * at::silu(halves[1])));
+  const Tensor wide = at::silu(pointwise(*inverted_, x)).unsqueeze(2);
+  const auto halves = nn::functional::grid_convolution(wide, grid, depth_->weight, depth_->bias)
+                          .squeeze(2)
+                          .chunk(2, -1);
+  return pointwise(*point_, halves[0] * at::silu(halves[1]));
 }
 
 SanaBlock::SanaBlock(const SanaConfig& config, const Place& place, const std::string& options)
@@ -63,12 +67,11 @@ void SanaBlock::reset() {
   init::constant(cross_attn_->out()->weight, 0.0);
 }
 
-Tensor SanaBlock::forward(const Tensor& input, const Tensor& t, const Text& text,
-                          at::IntArrayRef grid) {
+void SanaBlock::forward(Residual& x, const Tensor& t, const Text& text, at::IntArrayRef grid) {
   const auto m = (scale_shift_table_ + t).unbind(1);  // shift, scale, gate: attention, then MLP
-  Tensor x = gated(input, attn_->forward(modulate(norm_->forward(input), m[0], m[1])), m[2]);
-  x = x + cross_attn_->forward(x, text.words, text.mask);
-  return gated(x, mlp_->forward(modulate(norm_->forward(x), m[3], m[4]), grid), m[5]);
+  x.add(x.attended(*attn_, norm_->norm(), m[0], m[1]), m[2]);
+  x.add(cross_attn_->forward(x.value(), text.words, text.mask));
+  x.add(mlp_->forward(x.normed(norm_->norm(), m[3], m[4]), grid), m[5]);
 }
 
 }  // namespace mhla::models

@@ -102,19 +102,18 @@ Tensor Sana::forward(const Tensor& latent, const Tensor& t, const Tensor& text,
   if (latent.dim() != 4 || latent.size(1) != config_.channels) {
     fail("models", name, ": x: expected [B, ", config_.channels, ", H, W], got ", latent.sizes());
   }
-  const Tensor picture = proj_->forward(latent);
-  const std::vector<std::int64_t> grid{picture.size(2), picture.size(3)};
-  Tensor x = to_tokens(picture);
+  const std::vector<std::int64_t> grid{latent.size(2), latent.size(3)};
+  Residual x(patch_tokens(*proj_, latent));
   const Tensor when = t_embedder_->forward(t);
   const Tensor m = t_block_->forward(when).unflatten(1, {6, config_.dim});
   const SanaBlock::Text words{.words = embed_text(text),
                               .mask = mask.to(at::kBool).unsqueeze(1).unsqueeze(1)};
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
-    x = block->forward(x, m, words, grid);
+    block->forward(x, m, words, grid);
   }
   const auto last = (final_table_ + when.unsqueeze(1)).unbind(1);
-  const Tensor out = linear_->forward(modulate(norm_->forward(x), last[0], last[1]));
+  const Tensor out = linear_->forward(x.normed(norm_->norm(), last[0], last[1]));
   return to_grid(out, grid).contiguous();
 }
 

@@ -4,6 +4,7 @@
 
 #include "models/attention.h"
 #include "models/layers/conditioning.h"
+#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -64,8 +65,7 @@ class SanaBlock : public torch::nn::Module {
     at::Tensor mask;   // see SanaCrossAttention
   };
   // x [B, N, C], t [B, 6, C]
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const Text& text,
-                     at::IntArrayRef grid);
+  void forward(Residual& x, const at::Tensor& t, const Text& text, at::IntArrayRef grid);
   nn::Attention& attention() const { return *attn_; }
   void reset();
 

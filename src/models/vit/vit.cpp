@@ -2,9 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -53,9 +51,8 @@ VitNorm::VitNorm(std::int64_t width, bool rms)
   if (!rms) bias_ = register_parameter("bias", at::zeros({width}));
 }
 
-Tensor VitNorm::forward(const Tensor& x) const {
-  return bias_.defined() ? at::layer_norm(x, weight_.sizes(), weight_, bias_, kEps)
-                         : at::rms_norm(x, weight_.sizes(), weight_, kEps);
+nn::functional::Norm VitNorm::norm() const {
+  return {.weight = weight_, .bias = bias_, .eps = kEps, .rms = !bias_.defined()};
 }
 
 VitBlock::VitBlock(const VitConfig& config, const Place& place, const std::string& options,
@@ -69,10 +66,9 @@ VitBlock::VitBlock(const VitConfig& config, const Place& place, const std::strin
                          std::make_shared<MlpLayer>(config.dim, hidden, config.dim, Gelu::exact));
 }
 
-Tensor VitBlock::forward(const Tensor& input) {
-  const Tensor x = input +
-                   drop_path(attn_->forward(norm1_->forward(input)), drop_path_, is_training());
-  return x + drop_path(mlp_->forward(norm2_->forward(x)), drop_path_, is_training());
+void VitBlock::forward(Residual& x) {
+  x.add(drop_path(x.attended(*attn_, norm1_->norm()), drop_path_, is_training()));
+  x.add(drop_path(mlp_->forward(x.normed(norm2_->norm())), drop_path_, is_training()));
 }
 
 Vit::Vit(const VitConfig& config, const std::string& attention_options) : config_(config) {
@@ -141,23 +137,29 @@ Tensor Vit::features(const Tensor& pixels) {
   if (pixels.dim() != 4 || pixels.size(1) != config_.channels) {
     fail("models", name, ": x: expected [B, ", config_.channels, ", H, W], got ", pixels.sizes());
   }
-  const Tensor picture = proj_->forward(padded(pixels));
-  const std::vector<std::int64_t> grid{picture.size(2), picture.size(3)};
-  Tensor x = to_tokens(picture);
-  if (place_.class_token) x = at::cat({cls_token_.expand({x.size(0), -1, -1}), x}, 1);
-  x = x + (grid == place_.grid ? pos_embed_ : resize_positions(pos_embed_, place_.grid, grid));
+  const Tensor whole = padded(pixels);
+  const std::vector<std::int64_t> grid{whole.size(2) / config_.patch,
+                                       whole.size(3) / config_.patch};
+  Tensor tokens = patch_tokens(*proj_, whole);
+  if (place_.class_token) {
+    tokens = at::cat({cls_token_.expand({tokens.size(0), -1, -1}), tokens}, 1);
+  }
+  const Tensor positions = grid == place_.grid ? pos_embed_
+                                               : resize_positions(pos_embed_, place_.grid, grid);
+  Residual x(tokens);
+  x.add(positions.expand_as(tokens));
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
-    x = block->forward(x);
+    block->forward(x);
   }
-  return x;
+  return x.value();
 }
 
 Tensor Vit::forward(const Tensor& pixels) {
   const Tensor x = features(pixels);
   // A norm acts on each token alone, so the class token can go first.
   const Tensor pooled = place_.class_token ? x.select(1, 0) : x.mean(1);
-  return head_->forward(norm_->forward(pooled));
+  return head_->forward(nn::functional::normed(pooled, norm_->norm()));
 }
 
 Tensor Vit::forward(const std::vector<Tensor>& inputs) {

@@ -3,6 +3,7 @@
 
 #include "models/attention.h"
 #include "models/layers/basic.h"
+#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -43,7 +44,7 @@ struct VitConfig {
 class VitNorm : public torch::nn::Module {
  public:
   VitNorm(std::int64_t width, bool rms);
-  at::Tensor forward(const at::Tensor& x) const;
+  nn::functional::Norm norm() const;
 
  private:
   at::Tensor weight_, bias_;  // no bias: RMSNorm
@@ -53,7 +54,7 @@ class VitBlock : public torch::nn::Module {
  public:
   VitBlock(const VitConfig& config, const Place& place, const std::string& options, bool rms,
            double drop_path);
-  at::Tensor forward(const at::Tensor& x);
+  void forward(Residual& x);  // [B, N, C]
   nn::Attention& attention() const { return *attn_; }
 
  private:

@@ -49,13 +49,13 @@ void WanBlock::reset() {
   init::normal(modulation_, 1.0 / std::sqrt(static_cast<double>(modulation_.size(2))));
 }
 
-Tensor WanBlock::forward(const Tensor& input, const Tensor& e, const Tensor& text) {
+void WanBlock::forward(Residual& x, const Tensor& e, const Tensor& text) {
   // f32, then rounded once
-  const auto m = (modulation_.to(e.scalar_type()) + e).to(input.scalar_type()).unbind(1);
-  Tensor x = gated(input, self_attn_->forward(modulate(norm_->forward(input), m[0], m[1])), m[2]);
-  x = x + cross_attn_->forward(norm3_->forward(x), text);
-  const Tensor y = ffn0_->forward(modulate(norm_->forward(x), m[3], m[4]));
-  return gated(x, ffn2_->forward(gelu(y, Gelu::tanh)), m[5]);
+  const auto m = (modulation_.to(e.scalar_type()) + e).to(text.scalar_type()).unbind(1);
+  x.add(x.attended(*self_attn_, norm_->norm(), m[0], m[1]), m[2]);
+  x.add(cross_attn_->forward(x.normed(norm3_->norm()), text));
+  const Tensor y = linear_gelu(ffn0_, x.normed(norm_->norm(), m[3], m[4]), Gelu::tanh);
+  x.add(ffn2_->forward(y), m[5]);
 }
 
 }  // namespace mhla::models

@@ -93,7 +93,7 @@ Tensor Wan::embed_text(const Tensor& text) const {
          "], got ", text.sizes());
   }
   const Tensor padded = at::constant_pad_nd(text, {0, 0, 0, config_.text_length - text.size(1)});
-  return text2_->forward(gelu(text0_->forward(padded), Gelu::tanh));
+  return text2_->forward(linear_gelu(text0_, padded, Gelu::tanh));
 }
 
 Tensor Wan::forward(const Tensor& latent, const Tensor& t, const Tensor& text) {
@@ -101,22 +101,23 @@ Tensor Wan::forward(const Tensor& latent, const Tensor& t, const Tensor& text) {
     fail("models", name, ": x: expected [B, ", config_.channels, ", F, H, W], got ",
          latent.sizes());
   }
-  const Tensor video = patch_embedding_->forward(latent);
-  const std::vector<std::int64_t> grid = video.sizes().slice(2).vec();
-  Tensor x = to_tokens(video);
+  const std::vector<std::int64_t> grid{latent.size(2), latent.size(3) / kPatch,
+                                       latent.size(4) / kPatch};
+  const Tensor tokens = patch_tokens(*patch_embedding_, latent);
+  Residual x(tokens);
   const Tensor waves = embed_timesteps(t, {.width = kTimeWaves, .type = at::kDouble});
   const Tensor e = time2_->forward(
       at::silu(time0_->forward(waves.to(time0_->weight.scalar_type()))));
   const Tensor e0 = time_projection_->forward(at::silu(e)).unflatten(1, {6, config_.dim});
-  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const Tensor words = embed_text(text);
+  const at::ScalarType type = tokens.scalar_type();
+  const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  const Tensor words = embed_text(text), e0_wide = e0.to(wide);
   for (const auto& block : *blocks_) {
     block->set_grid(grid);
-    x = block->forward(x, e0.to(wide), words);
+    block->forward(x, e0_wide, words);
   }
-  const auto m =
-      (head_modulation_.to(wide) + e.to(wide).unsqueeze(1)).to(x.scalar_type()).unbind(1);
-  const Tensor out = head_->forward(modulate(norm_->forward(x), m[0], m[1]));
+  const auto m = (head_modulation_.to(wide) + e.to(wide).unsqueeze(1)).to(type).unbind(1);
+  const Tensor out = head_->forward(x.normed(norm_->norm(), m[0], m[1]));
   // [B, f, h, w, p, q, channels] -> [B, channels, f, h p, w q]
   return out.unflatten(2, {kPatch, kPatch, config_.channels})
       .unflatten(1, grid)

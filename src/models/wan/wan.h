@@ -3,6 +3,7 @@
 
 #include "models/attention.h"
 #include "models/layers/basic.h"
+#include "models/layers/residual.h"
 #include "models/model.h"
 #include "models/options.h"
 
@@ -49,7 +50,7 @@ class WanBlock : public torch::nn::Module {
   WanBlock(const WanConfig& config, const std::string& attention, const Place& place,
            const std::string& options);
   // x [B, N, C], e [B, 6, C], text [B, L, C]
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& e, const at::Tensor& text);
+  void forward(Residual& x, const at::Tensor& e, const at::Tensor& text);
   nn::Attention& attention() const { return *self_attn_; }
   void set_grid(const std::vector<std::int64_t>& grid);  // frames, height, width
   void reset();

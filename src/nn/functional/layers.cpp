@@ -25,6 +25,8 @@
 
 #include "mhla/error.h"
 #include "mhla/token_maps.h"
+#include "nn/attention.h"
+#include "nn/functional/norms.h"
 #include "nn/functional/precision.h"
 #include "nn/functional/token_maps.h"
 #include "nn/stream.h"
@@ -151,7 +153,10 @@ Tensor rotary_grid(const Tensor& x, at::IntArrayRef grid) {
   return rotate_pairs(x, turn_of(x, key_of("grid", grid, 10000.0), angles));
 }
 
-Tensor rotary_axes(const Tensor& x, at::IntArrayRef grid, double base) {
+namespace {
+
+// x [B, N, H, D]
+Turn axes_turn(const Tensor& x, at::IntArrayRef grid, double base) {
   check_grid("rotary_axes", x, grid);
   if (x.size(-1) % 2 != 0) fail("rotary_axes", "x: expected an even head size, got ", x.size(-1));
   const std::int64_t axes = static_cast<std::int64_t>(grid.size());
@@ -165,7 +170,21 @@ Tensor rotary_axes(const Tensor& x, at::IntArrayRef grid, double base) {
     }
     return at::cat(parts, -1);
   };
-  return rotate_pairs(x, turn_of(x, key_of("axes", grid, base), angles));
+  return turn_of(x, key_of("axes", grid, base), angles);
+}
+
+}  // namespace
+
+Tensor rotary_axes(const Tensor& x, at::IntArrayRef grid, double base) {
+  return rotate_pairs(x, axes_turn(x, grid, base));
+}
+
+TurnedAndPlain normed_and_turned(const Tensor& x, const Norm& norm, const HeadTurn& turn) {
+  const auto by_head = [&turn](const Tensor& t) { return t.unflatten(-1, {turn.heads, -1}); };
+  const Turn table = axes_turn(by_head(x), turn.grid, 10000.0);
+  if (auto done = turn_normed_by_kernel(x, norm, turn, table.cos, table.sin)) return *done;
+  const Tensor plain = apply_feature_map(turn.map, by_head(normed(x, norm)));
+  return {rotate_pairs(plain, table), turn.plain ? plain : Tensor()};
 }
 
 std::tuple<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight,

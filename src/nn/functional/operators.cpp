@@ -4,9 +4,54 @@
 
 #include "nn/functional/bidirectional.h"
 #include "nn/functional/layers.h"
+#include "nn/functional/norms.h"
 #include "nn/functional/recurrent.h"
 
 namespace f = mhla::nn::functional;
+
+namespace {
+
+using at::Tensor;
+using f::OptionalTensor;
+
+Tensor or_undefined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
+
+std::tuple<Tensor, Tensor> residual_norm(const Tensor& x, const Tensor& branch,
+                                         const OptionalTensor& gate, const OptionalTensor& weight,
+                                         const OptionalTensor& bias, const OptionalTensor& shift,
+                                         const OptionalTensor& scale, double eps, bool rms) {
+  const auto [sum, normed] = f::residual_norm(
+      {.x = x,
+       .branch = branch,
+       .gate = or_undefined(gate),
+       .shift = or_undefined(shift),
+       .scale = or_undefined(scale)},
+      {.weight = or_undefined(weight), .bias = or_undefined(bias), .eps = eps, .rms = rms});
+  return {sum, normed};
+}
+
+Tensor modulated_norm(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
+                      const OptionalTensor& shift, const OptionalTensor& scale,
+                      const OptionalTensor& then_weight, const OptionalTensor& then_bias,
+                      double eps, bool rms) {
+  f::ResidualNorm call{.x = x, .shift = or_undefined(shift), .scale = or_undefined(scale)};
+  if (then_weight) call.then = {or_undefined(then_weight), or_undefined(then_bias), 1e-5};
+  return f::residual_norm(call, {or_undefined(weight), or_undefined(bias), eps, rms}).normed;
+}
+
+std::tuple<Tensor, Tensor> normed_and_turned(const Tensor& x, const Tensor& weight,
+                                             std::int64_t heads, at::IntArrayRef grid,
+                                             bool relu_eps, double eps) {
+  const auto [turned, plain] = f::normed_and_turned(
+      x, {.weight = weight, .eps = eps, .rms = true},
+      {.heads = heads,
+       .grid = grid,
+       .map = relu_eps ? mhla::FeatureMap::relu_eps : mhla::FeatureMap::relu,
+       .plain = true});
+  return {turned, plain};
+}
+
+}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
   m.def("rotary(Tensor x, float base=10000., Tensor? offset=None) -> Tensor", TORCH_FN(f::rotary));
@@ -16,6 +61,20 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       "short_convolution(Tensor x, Tensor weight, Tensor? bias=None, Tensor? state=None) -> "
       "(Tensor, Tensor)",
       TORCH_FN(f::short_convolution));
+  m.def(
+      "residual_norm(Tensor x, Tensor branch, Tensor? gate=None, Tensor? weight=None, "
+      "Tensor? bias=None, Tensor? shift=None, Tensor? scale=None, float eps=1e-6, "
+      "bool rms=False) -> (Tensor, Tensor)",
+      TORCH_FN(residual_norm));
+  m.def(
+      "modulated_norm(Tensor x, Tensor? weight=None, Tensor? bias=None, Tensor? shift=None, "
+      "Tensor? scale=None, Tensor? then_weight=None, Tensor? then_bias=None, float eps=1e-6, "
+      "bool rms=False) -> Tensor",
+      TORCH_FN(modulated_norm));
+  m.def(
+      "normed_and_turned(Tensor x, Tensor weight, int heads, int[] grid, bool relu_eps=False, "
+      "float eps=1e-6) -> (Tensor, Tensor)",
+      TORCH_FN(normed_and_turned));
   m.def("unit_norm(Tensor x, float eps=1e-6) -> Tensor", TORCH_FN(f::unit_norm));
   m.def("gated_head_norm(Tensor o, Tensor? gate, Tensor weight, float eps=1e-6) -> Tensor",
         TORCH_FN(f::gated_head_norm));

@@ -1,9 +1,9 @@
 #include "nn/functional/token_maps.h"
 
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "mhla/token_maps.h"
@@ -16,6 +16,9 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+// Sums over tokens: about as many thread blocks as a GPU holds at once, with enough to do.
+constexpr std::int64_t kBlocks = 264, kStripChannels = 64, kFewestTokens = 512;
 
 Tensor new_rows(const Tensor& like) { return at::empty(like.sizes(), like.options()); }
 
@@ -32,6 +35,23 @@ GridConvolution describe(const Tensor& v, at::IntArrayRef grid, const Tensor& we
     call.kernel[front + i] = weight.size(static_cast<std::int64_t>(2 + i));
   }
   return call;
+}
+
+Tensor weight_sums(const Tensor& v, const Tensor& d_out, const std::vector<std::int64_t>& grid,
+                   const Tensor& weight) {
+  const GridConvolution same = describe(v, grid, weight, {}, {}, v);
+  const std::int64_t channels = weight.size(0), taps = weight.numel() / channels;
+  const std::int64_t strips = (channels + kStripChannels - 1) / kStripChannels;
+  const std::int64_t most = (v.size(0) * v.size(1) + kFewestTokens - 1) / kFewestTokens;
+  const std::int64_t parts = std::clamp<std::int64_t>(kBlocks / strips, 1, most);
+  const Tensor sums = at::empty({parts, taps + 1, channels}, v.options().dtype(at::kFloat));
+  grid_convolution_gradient({.input = view_of(v),
+                             .d_output = view_of(d_out),
+                             .sums = view_of(sums),
+                             .grid = same.grid,
+                             .kernel = same.kernel},
+                            current_stream(v.device()));
+  return sums.sum(0);
 }
 
 class Convolution : public torch::autograd::Function<Convolution> {
@@ -70,20 +90,11 @@ class Convolution : public torch::autograd::Function<Convolution> {
     const bool wants_bias = has_bias && context->needs_input_grad(2);
     const bool wants_addend = has_addend && context->needs_input_grad(has_bias ? 3 : 2);
     if (wants_weight || wants_bias) {
-      const auto picture = [&grid](const Tensor& x) {
-        return x.flatten(2).transpose(1, 2).unflatten(-1, grid);
-      };
-      std::vector<std::int64_t> padding, ones(grid.size(), 1), zeros(grid.size(), 0);
-      for (std::size_t i = 0; i < grid.size(); ++i) {
-        padding.push_back(weight.size(static_cast<std::int64_t>(2 + i)) / 2);
-      }
-      const std::vector<std::int64_t> bias_sizes{weight.size(0)};
-      const auto parts = at::convolution_backward(
-          picture(d_out), picture(v), weight.to(v.scalar_type()),
-          has_bias ? at::OptionalIntArrayRef(bias_sizes) : std::nullopt, ones, padding, ones,
-          /*transposed=*/false, zeros, weight.size(0), {false, wants_weight, wants_bias});
-      if (wants_weight) d_weight = std::get<1>(parts).to(weight.scalar_type());
-      if (wants_bias) d_bias = std::get<2>(parts).to(weight.scalar_type());
+      const Tensor sums = weight_sums(v, d_out, grid, weight);  // [taps + 1, H * D]
+      const std::int64_t taps = sums.size(0) - 1;
+      const auto like = [&weight](const Tensor& d) { return d.to(weight.scalar_type()); };
+      if (wants_weight) d_weight = like(sums.narrow(0, 0, taps).t().reshape(weight.sizes()));
+      if (wants_bias) d_bias = like(sums[taps]);
     }
     return {d_v, d_weight, d_bias, wants_addend ? d_out : Tensor(), Tensor()};
   }

@@ -7,10 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "nn/functional/norms.h"
 
 namespace mhla::nn {
 
@@ -21,6 +24,11 @@ class Attention : public torch::nn::Module {
  public:
   // x [B, N, C] -> [B, N, C], tokens in natural order
   virtual at::Tensor forward(const at::Tensor& x) = 0;
+
+  // The norm that the layer begins with, and the layer on tokens that went through it: whoever
+  // computes these tokens can do both in one pass.
+  virtual std::optional<functional::Norm> input_norm() const { return std::nullopt; }
+  virtual at::Tensor forward_normed(const at::Tensor& x) { return forward(x); }
 
   // Causal layers only: x [B, N, C] continues the sequence of the state (empty: begins one).
   virtual std::pair<at::Tensor, AttentionState> step(const at::Tensor& x,

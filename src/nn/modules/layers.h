@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "mhla/error.h"
+#include "nn/functional/norms.h"
 #include "nn/modules/creation.h"
 
 namespace mhla::nn {
@@ -85,8 +86,10 @@ class RmsNormLayer : public torch::nn::Cloneable<RmsNormLayer> {
   }
   void reset() override { weight = register_parameter("weight", at::ones({width_})); }
   at::Tensor forward(const at::Tensor& x) const {
-    return at::rms_norm(x, weight.sizes(), weight, eps_);
+    return eps_ ? functional::normed(x, norm()) : at::rms_norm(x, weight.sizes(), weight, eps_);
   }
+  // Of a layer with an eps; without, it is one of the type that comes.
+  functional::Norm norm() const { return {.weight = weight, .eps = eps_.value(), .rms = true}; }
 
   at::Tensor weight;
 

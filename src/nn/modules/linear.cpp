@@ -1,8 +1,6 @@
 // Linear attention of DeiT, DiT, Sana and Wan; the language form is gated (nn/modules/gated.h).
 #include "nn/modules/linear.h"
 
-#include <ATen/ops/relu.h>
-
 #include "nn/functional/bidirectional.h"
 #include "nn/functional/layers.h"
 #include "nn/modules/gated.h"
@@ -77,11 +75,12 @@ VideoLinearAttention::VideoLinearAttention(const Config& config)
 }
 
 Tensor VideoLinearAttention::forward(const Tensor& x) {
-  const Tensor q = at::relu(split_heads(norm_q_->forward(q_->forward(x)), heads_));
-  const Tensor k = at::relu(split_heads(norm_k_->forward(k_->forward(x)), heads_));
+  const f::HeadTurn turn{.heads = heads_, .grid = grid_, .map = FeatureMap::relu, .plain = true};
+  const auto q = f::normed_and_turned(q_->forward(x), norm_q_->norm(), turn);
+  const auto k = f::normed_and_turned(k_->forward(x), norm_k_->norm(), turn);
   const Tensor v = split_heads(v_->forward(x), heads_);
-  const Tensor o = f::linear_attention(f::rotary_axes(q, grid_), f::rotary_axes(k, grid_), v,
-                                       "identity", kSanaEps, q, k);
+  const Tensor o = f::linear_attention(q.turned, k.turned, v, "identity", kSanaEps, q.plain,
+                                       k.plain);
   return o_->forward(o.flatten(2));
 }
 

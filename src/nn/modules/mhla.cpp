@@ -1,7 +1,6 @@
 #include "nn/modules/mhla.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
@@ -203,28 +202,26 @@ c10::intrusive_ptr<StreamState> MHLAImpl::init_state(std::int64_t batch) const {
   return c10::make_intrusive<StreamState>(State(problem, matrix_of(mixing_in_range().detach())));
 }
 
-at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
-  const MHLAConfig& c = config;
-  const at::Tensor x = c.inner_norm
-                           ? at::layer_norm(input, {c.dim}, norm->weight, norm->bias, kNormEps)
-                           : input;
-  const auto parts = project(x);
-  const auto normed = [&c](const at::Tensor& t, const at::Tensor& weight) {
-    return at::rms_norm(t, {weight.size(0)}, weight, c.qk_norm_eps);
-  };
-  const auto by_head = [&c](const at::Tensor& t) { return t.unflatten(-1, {c.heads, -1}); };
-  at::Tensor q = parts[0], k = parts[1];
-  if (c.qk_norm == QkNorm::full) q = normed(q, q_norm->weight), k = normed(k, k_norm->weight);
-  q = by_head(q), k = by_head(k);
-  if (c.qk_norm == QkNorm::head) q = normed(q, q_norm->weight), k = normed(k, k_norm->weight);
-  const at::Tensor v = by_head(parts[2]);
+std::optional<functional::Norm> MHLAImpl::input_norm() const {
+  if (!config.inner_norm) return std::nullopt;
+  return functional::Norm{.weight = norm->weight, .bias = norm->bias, .eps = kNormEps};
+}
 
-  at::Tensor o = attend(q, k, v, state);
+at::Tensor MHLAImpl::run(const at::Tensor& input, StreamState* state) {
+  const auto first = input_norm();
+  return run_normed(first ? functional::normed(input, *first) : input, state);
+}
+
+at::Tensor MHLAImpl::run_normed(const at::Tensor& x, StreamState* state) {
+  const MHLAConfig& c = config;
+  const auto parts = project(x);
+  const at::Tensor v = parts[2].unflatten(-1, {c.heads, -1});
+  at::Tensor o = attend(parts[0], parts[1], v, state);
   if (c.lepe > 0) {
     o = functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias, o);
   }
   const auto out_normed = [&](const at::Tensor& t) {
-    return at::rms_norm(t, {out_norm->weight.size(0)}, out_norm->weight, kOutNormEps);
+    return functional::normed(t, {.weight = out_norm->weight, .eps = kOutNormEps, .rms = true});
   };
   if (c.out_norm == OutNorm::head) o = out_normed(o);
   o = o.flatten(2);
@@ -250,29 +247,50 @@ bool MHLAImpl::plain_denominator() const {
   return config.rope == Rope::after_phi_num_only && config.normalizer != Normalizer::none;
 }
 
+MHLAImpl::Rows MHLAImpl::prepared(const at::Tensor& x, const std::shared_ptr<Weights>& weights,
+                                  StreamState* state) const {
+  const MHLAConfig& c = config;
+  const bool on_grid = c.layout.is_grid();
+  if (c.qk_norm == QkNorm::full && c.qk_norm_eps && c.rope != Rope::none && on_grid) {
+    auto [turned, plain] = functional::normed_and_turned(
+        x, {.weight = weights->weight, .eps = *c.qk_norm_eps, .rms = true},
+        {.heads = c.heads,
+         .grid = c.layout.grid,
+         .map = c.feature_map,
+         .plain = plain_denominator()});
+    return {turned, plain};
+  }
+  const auto normed = [&](const at::Tensor& t) {
+    if (!c.qk_norm_eps) return at::rms_norm(t, {t.size(-1)}, weights->weight, std::nullopt);
+    return functional::normed(t, {.weight = weights->weight, .eps = *c.qk_norm_eps, .rms = true});
+  };
+  at::Tensor rows = c.qk_norm == QkNorm::full ? normed(x) : x;
+  rows = rows.unflatten(-1, {c.heads, -1});
+  if (c.qk_norm == QkNorm::head) rows = normed(rows);
+  if (c.rope == Rope::none) return {rows, {}};
+  rows = apply_feature_map(c.feature_map, rows);
+  std::optional<at::Tensor> start;
+  if (state) start = at::full({}, state->get().tokens(), at::kLong);
+  return {on_grid ? functional::rotary_axes(rows, c.layout.grid)
+                  : functional::rotary(rows, kRotaryBase, start),
+          plain_denominator() ? rows : at::Tensor()};
+}
+
 at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v,
                             StreamState* state) const {
   const MHLAConfig& c = config;
-  AttentionOptions options{.layout = c.layout,
-                           .mask = c.mask,
-                           .normalizer = c.normalizer,
-                           .feature_map = c.feature_map,
-                           .scale = score_scale(),
-                           .eps = c.eps};
-  at::Tensor q = q_in, k = k_in, q_den, k_den;
-  if (c.rope != Rope::none) {
-    q = apply_feature_map(c.feature_map, q), k = apply_feature_map(c.feature_map, k);
-    if (plain_denominator()) q_den = q, k_den = k;
-    std::optional<at::Tensor> start;
-    if (state) start = at::full({}, state->get().tokens(), at::kLong);
-    const auto turn = [&](const at::Tensor& t) {
-      return c.layout.is_grid() ? functional::rotary_axes(t, c.layout.grid)
-                                : functional::rotary(t, kRotaryBase, start);
-    };
-    q = turn(q), k = turn(k);
-    options.feature_map = FeatureMap::identity;
+  const auto [q, q_den] = prepared(q_in, q_norm, state);
+  const auto [k, k_den] = prepared(k_in, k_norm, state);
+  if (!state) {
+    const AttentionOptions options{
+        .layout = c.layout,
+        .mask = c.mask,
+        .normalizer = c.normalizer,
+        .feature_map = c.rope == Rope::none ? c.feature_map : FeatureMap::identity,
+        .scale = score_scale(),
+        .eps = c.eps};
+    return attention(q, k, v, mixing_in_range(), options, q_den, k_den);
   }
-  if (!state) return attention(q, k, v, mixing_in_range(), options, q_den, k_den);
   const auto optional = [](const at::Tensor& t) {
     return t.defined() ? std::optional(t) : std::nullopt;
   };

@@ -81,6 +81,9 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
   explicit MHLAImpl(const MHLAConfig& config);
   void reset() override;
   at::Tensor forward(const at::Tensor& x);  // [B, N, dim] -> [B, N, dim]
+  // The norm that the layer begins with, and the layer without it.
+  std::optional<functional::Norm> input_norm() const;
+  at::Tensor forward_normed(const at::Tensor& x) { return run_normed(x, nullptr); }
   // Layers with a causal mask and a sequence cut by block size: a state that has read nothing, and
   // x [B, T, dim], one token or several, read after those that the state has. No gradients.
   c10::intrusive_ptr<StreamState> init_state(std::int64_t batch = 1) const;
@@ -102,6 +105,13 @@ class MHLAImpl : public torch::nn::Cloneable<MHLAImpl> {
  private:
   std::vector<at::Tensor> project(const at::Tensor& x) const;
   at::Tensor run(const at::Tensor& x, StreamState* state);
+  at::Tensor run_normed(const at::Tensor& x, StreamState* state);
+  // q or k, or both of them beside their plain form for the denominator (undefined: the same).
+  struct Rows {
+    at::Tensor rows, plain;  // [B, N, H, D]
+  };
+  Rows prepared(const at::Tensor& x, const std::shared_ptr<Weights>& weights,
+                StreamState* state) const;
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     StreamState* state) const;
   at::Tensor mixing_in_range() const;

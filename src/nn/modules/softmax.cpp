@@ -60,10 +60,10 @@ VideoSoftmaxAttention::VideoSoftmaxAttention(const Config& config)
 }
 
 Tensor VideoSoftmaxAttention::forward(const Tensor& x) {
-  const Tensor q = split_heads(norm_q_->forward(q_->forward(x)), heads_);
-  const Tensor k = split_heads(norm_k_->forward(k_->forward(x)), heads_);
-  const Tensor v = split_heads(v_->forward(x), heads_);
-  const Tensor o = f::softmax_attention(f::rotary_axes(q, grid_), f::rotary_axes(k, grid_), v);
+  const f::HeadTurn turn{.heads = heads_, .grid = grid_};
+  const Tensor q = f::normed_and_turned(q_->forward(x), norm_q_->norm(), turn).turned;
+  const Tensor k = f::normed_and_turned(k_->forward(x), norm_k_->norm(), turn).turned;
+  const Tensor o = f::softmax_attention(q, k, split_heads(v_->forward(x), heads_));
   return o_->forward(o.flatten(2));
 }
 

@@ -1,0 +1,59 @@
+// Norms with the sums and factors around them: one kernel on a GPU, with gradients; LibTorch's
+// operations elsewhere.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "mhla/problem.h"
+
+namespace mhla::nn::functional {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// LayerNorm or RMSNorm over the last dimension.
+struct Norm {
+  at::Tensor weight = {}, bias = {};  // [C], or undefined
+  double eps = 1e-6;
+  bool rms = false;
+};
+
+// sum = x + gate * branch, normed = norm(sum) * (1 + scale) + shift.
+// x, branch [B, N, C], gate, shift, scale [B, C]; what is undefined is left out.
+struct ResidualNorm {
+  at::Tensor x, branch = {}, gate = {};
+  at::Tensor shift = {}, scale = {};  // both or none
+  // A second LayerNorm of the result.
+  std::optional<Norm> then = std::nullopt;
+};
+struct SumAndNormed {
+  at::Tensor sum, normed;
+};
+SumAndNormed residual_norm(const ResidualNorm& call, const Norm& norm);
+
+// x normed, without anything around it. x [..., C]
+at::Tensor normed(const at::Tensor& x, const Norm& norm);
+
+// The norm of x [B, N, H * D], by heads, through the feature map (`plain`) and turned by the axes
+// of the grid (see rotary_axes). With gradients each step is an operation of its own.
+struct TurnedAndPlain {
+  at::Tensor turned, plain;  // [B, N, H, D]
+};
+struct HeadTurn {
+  std::int64_t heads = 1;
+  at::IntArrayRef grid;
+  FeatureMap map = FeatureMap::identity;
+  bool plain = false;  // whether it is wanted
+};
+TurnedAndPlain normed_and_turned(const at::Tensor& x, const Norm& norm, const HeadTurn& turn);
+
+// One kernel, or nothing where it cannot be used: with gradients, on other devices, while a
+// compiler traces. cos, sin f32 [N, D / 2].
+std::optional<TurnedAndPlain> turn_normed_by_kernel(const at::Tensor& x, const Norm& norm,
+                                                    const HeadTurn& turn, const at::Tensor& cos,
+                                                    const at::Tensor& sin);
+
+}  // namespace mhla::nn::functional
