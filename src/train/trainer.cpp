@@ -10,6 +10,7 @@
 
 #include "io/torch/weights.h"
 #include "mhla/error.h"
+#include "models/layers/recompute.h"
 #include "nn/modules/batch_norm.h"
 #include "train/checkpoint.h"
 #include "train/distributed/sharded.h"
@@ -142,7 +143,12 @@ class Trainer {
       Tensor loss;
       {
         const Autocast narrow(job_.device, options_.precision);
+        const models::RecomputeBlocks blocks(options_.recompute);
         loss = job_.task->loss(model_, batch, {.seed = seed, .number = step_, .part = part});
+        if (options_.recompute && blocks.count() == 0) {
+          fail(ErrorCode::unsupported, "train", "train.recompute: the blocks of '", model_.name,
+               "' cannot");
+        }
       }
       const double share = 1.0 / static_cast<double>(options_.accumulate);
       if (part + 1 == options_.accumulate) processes_.expect_gradients();

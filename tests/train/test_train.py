@@ -101,6 +101,16 @@ def test_accumulated_parts_are_one_batch(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def test_recomputed_blocks_give_the_same_weights(tmp_path):
+    """Drop path included: the second forward pass of a block draws the numbers of the first."""
+    config = write_config(tmp_path)
+    words = ["train.steps=6", "train.save_every=6", "train.precision=bf16", "train.ema.decay=0"]
+    mhla("train", config, "--out", tmp_path / "kept", *words)
+    mhla("train", config, "--out", tmp_path / "again", "train.recompute=true", *words)
+    kept, again = (contents(newest(tmp_path / name)) for name in ("kept", "again"))
+    assert kept["model.safetensors"] == again["model.safetensors"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,6 +9,7 @@
 
 #include "models/layers/init.h"
 #include "models/layers/position.h"
+#include "models/layers/recompute.h"
 
 namespace mhla::models {
 namespace {
@@ -150,7 +151,15 @@ Tensor Vit::features(const Tensor& pixels) {
   x.add(positions.expand_as(tokens));
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
-    block->forward(x);
+    if (!RecomputeBlocks::on()) {
+      block->forward(x);
+      continue;
+    }
+    x = Residual(recomputed(x.value(), [&](const Tensor& y) {
+      Residual inner(y);
+      block->forward(inner);
+      return inner.value();
+    }));
   }
   return x.value();
 }

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/conv.h>
 
 #include "models/layers/init.h"
+#include "models/layers/recompute.h"
 
 namespace mhla::models {
 namespace {
@@ -141,7 +142,9 @@ Tensor Vlt::forward(const Tensor& pixels) {
     if (i + 1 < stem_.size()) x = gelu(x, Gelu::exact);
   }
   for (const VltStage& stage : stages_) {
-    for (const auto& block : *stage.blocks) x = block->forward(x);
+    for (const auto& block : *stage.blocks) {
+      x = recomputed(x, [&](const Tensor& y) { return block->forward(y); });
+    }
     if (stage.reduction) x = stage.norm->forward(stage.reduction->forward(x));
   }
   x = at::silu(norm_->forward(proj_->forward(x)));
