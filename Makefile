@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .PHONY: help setup build demo test asan fuzz cuda lint format clean
 
 help:
-	@echo "make demo    verify the operator on this machine, show what serves what, draw a matrix"
+	@echo "make demo    verify the operator, then train softmax, linear and MHLA on a small task and compare"
 	@echo "make test    build and run all tests"
 	@echo "make asan    the same under the address and undefined-behaviour sanitizers"
 	@echo "make fuzz    run every fuzzer (SECONDS_EACH=60)"
@@ -25,7 +25,7 @@ setup:
 
 build: setup
 	@cmake --preset release $(CONFIGURE) -DMHLA_BUILD_PROGRAM=ON
-	@cmake --build --preset release -j $(JOBS) --target mhla_program
+	@cmake --build --preset release -j $(JOBS) --target mhla_demo
 
 demo: build
 	@scripts/demo build/release/bin/mhla

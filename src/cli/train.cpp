@@ -66,6 +66,7 @@ struct EvalFlags {
   std::string path, config, weights = "auto";
   std::vector<std::string> overrides;
   bool json = false;
+  std::int64_t examples = 0;
 };
 
 // config.yaml of the run: beside `checkpoints`, also when one of those is named.
@@ -83,7 +84,8 @@ void run_eval(const EvalFlags& flags) {
   train::EvalCommand command{.config = io::Config::load(config_of(flags)),
                              .path = flags.path,
                              .weights = flags.weights,
-                             .json = flags.json};
+                             .json = flags.json,
+                             .examples = flags.examples};
   override_all(command.config, flags.overrides);
   std::cout << load_training("eval")->evaluate(command);
 }
@@ -121,6 +123,11 @@ void add_eval(CLI::App& app) {
   command->add_option("--weights", flags->weights, "Which weights of a checkpoint")
       ->type_name("auto|ema|model")
       ->check(CLI::IsMember({"auto", "ema", "model"}));
+  command
+      ->add_option("--examples", flags->examples,
+                   "Keep N pictures with their predictions in the run, for 'mhla compare'")
+      ->type_name("N")
+      ->check(not_negative());
   command->add_flag("--json", flags->json, "Print one JSON document, with per-class results");
   command->callback([flags] { run_eval(*flags); });
 }

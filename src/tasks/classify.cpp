@@ -54,6 +54,7 @@ class Classify : public Task {
                       const EvaluateRequest& request) const override {
     const at::NoGradGuard no_gradient;
     Hits hits(data_.classes(), request.device);
+    std::vector<Example> examples;
     loader.seek(0, 0);
     for (std::int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
       const data::Batch batch = to_device(loader.next(), request.device);
@@ -61,12 +62,29 @@ class Classify : public Task {
       const Tensor logits = model.forward(std::vector<Tensor>{batch.tensors.at("image")});
       check(model, logits);
       hits.add(logits, batch.tensors.at("target"));
+      add_examples(batch, logits, request.examples, examples);
     }
     hits.sum(request.sum);
-    return hits.report(request.details);
+    Evaluation result = hits.report(request.details);
+    result.examples = std::move(examples);
+    return result;
   }
 
  private:
+  // The first ones of the set, until there are `wanted`.
+  void add_examples(const data::Batch& batch, const Tensor& logits, std::int64_t wanted,
+                    std::vector<Example>& examples) const {
+    const Tensor& images = batch.tensors.at("image");
+    for (std::int64_t i = 0; i < images.size(0); ++i) {
+      if (static_cast<std::int64_t>(examples.size()) >= wanted) return;
+      const auto label = batch.tensors.at("target").select(0, i).item<std::int64_t>();
+      const auto predicted = logits.select(0, i).argmax().item<std::int64_t>();
+      examples.push_back({.png = data_.png(images.select(0, i)),
+                          .label = data_.name_of(label),
+                          .predicted = data_.name_of(predicted)});
+    }
+  }
+
   void check(const models::Model& model, const Tensor& logits) const {
     if (logits.dim() == 2 && logits.size(1) == data_.classes()) return;
     fail("tasks", "classify: '", model.name, "' gives ", logits.sizes(), ", the data has ",

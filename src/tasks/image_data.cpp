@@ -1,10 +1,14 @@
 #include "tasks/image_data.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "data/image_loader.h"
+#include "io/image.h"
 #include "mhla/error.h"
 
 namespace mhla::tasks {
@@ -102,8 +106,28 @@ std::unique_ptr<data::Loader> ImageData::loader(const LoaderRequest& request) {
   options.share = request.share;
   if (!options.train) options.repeats = 1;
   std::unique_ptr<data::ImageLoader> loader = data::make_image_loader(options);
-  classes_ = static_cast<std::int64_t>(loader->classes().size());
+  names_ = loader->classes();
   return loader;
+}
+
+std::string ImageData::png(const at::Tensor& image) const {
+  const auto three = [](const std::array<float, 3>& values) {
+    return at::tensor(at::ArrayRef<float>(values.data(), values.size())).view({3, 1, 1});
+  };
+  const data::Normalisation& normal = options_.normalisation;
+  const at::Tensor bytes = (image.detach().to(at::kCPU, at::kFloat) * three(normal.deviation) +
+                            three(normal.mean))
+                               .mul(255)
+                               .round()
+                               .clamp(0, 255)
+                               .to(at::kByte)
+                               .permute({1, 2, 0})
+                               .contiguous();
+  const auto width = static_cast<int>(bytes.size(1));
+  return io::encode_png({.pixels = bytes.const_data_ptr<std::uint8_t>(),
+                         .width = width,
+                         .height = static_cast<int>(bytes.size(0)),
+                         .stride = std::ptrdiff_t{3} * width});
 }
 
 }  // namespace mhla::tasks

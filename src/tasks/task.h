@@ -31,10 +31,17 @@ struct Step {
   std::int64_t number = 0, part = 0;  // part: of an update that accumulates several
 };
 
+// One sample and what the network made of it.
+struct Example {
+  std::string png;  // the bytes of a picture
+  std::string label, predicted;
+};
+
 struct Evaluation {
   std::vector<std::pair<std::string, double>> numbers;  // the first one is what runs are ranked by
   std::string json;  // everything, for `mhla eval --json`: an object
   std::string text;  // the same for people
+  std::vector<Example> examples{};
 };
 
 struct EvaluateRequest {
@@ -42,6 +49,7 @@ struct EvaluateRequest {
   // Adds up what the processes counted; nothing to do with one process.
   std::function<void(at::Tensor&)> sum{};
   bool details = false;  // also what takes room: per class, confusion
+  std::int64_t examples = 0;
 };
 
 class Task {

@@ -105,6 +105,21 @@ Found find_weights(const EvalCommand& command) {
   return {file_of(averaged && command.weights != "model" ? "ema" : "model"), step_of(checkpoint)};
 }
 
+// Pictures, and a list of them that is written last. `mhla compare` shows them.
+void write_examples(const std::string& run, const std::vector<tasks::Example>& examples) {
+  const std::string folder = run + "/examples";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorCode::io, "eval", "cannot make '", folder, "': ", error.message());
+  nlohmann::json list = nlohmann::json::array();
+  for (const tasks::Example& each : examples) {
+    const std::string file = std::to_string(list.size()) + ".png";
+    write_file(folder + "/" + file, each.png);
+    list.push_back({{"file", file}, {"label", each.label}, {"predicted", each.predicted}});
+  }
+  write_file(folder + "/examples.json", list.dump(1) + "\n");
+}
+
 class RealTraining : public Training {
  public:
   std::string resolved(io::Config config) override {
@@ -158,7 +173,9 @@ class RealTraining : public Training {
                                             .share = {}});
     const Autocast narrow(device, setup.options.precision);
     const tasks::Evaluation result = setup.task->evaluate(
-        *model, *loader, {.device = device, .sum = {}, .details = command.json});
+        *model, *loader,
+        {.device = device, .sum = {}, .details = command.json, .examples = command.examples});
+    if (command.examples > 0) write_examples(command.path, result.examples);
     if (!command.json) return found.file + ": " + result.text;
     nlohmann::json document = nlohmann::json::parse(result.json);
     document["weights"] = found.file;

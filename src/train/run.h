@@ -2,6 +2,7 @@
 // that holds them when it needs it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "io/config.h"
@@ -20,6 +21,7 @@ struct EvalCommand {
   std::string path;
   std::string weights = "auto";  // "ema", "model"; auto: the averaged ones where there are any
   bool json = false;
+  std::int64_t examples = 0;  // pictures with their predictions, into <run>/examples
 };
 
 class Training {
