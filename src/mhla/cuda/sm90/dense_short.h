@@ -7,6 +7,8 @@
 
 #include <cuda.h>
 
+#include <initializer_list>
+
 #include "mhla/core/implementation.h"
 #include "mhla/cuda/sm90/dense_launch.h"
 
@@ -21,7 +23,8 @@ inline constexpr int kShortRegisters = 232;        // of a computing thread
 inline constexpr int kShortLoaderRegisters = 40;   // 2 * 232 + 40 = 3 * 168
 inline constexpr int kShortSharedRegisters = 224;  // with shared_position
 inline constexpr int kShortSharedLoaderRegisters = 56;
-inline constexpr int kShortBarriers = 5 * 8 + 2 * 12 + 4;  // see ShortShared
+inline constexpr int kShortBarriers = 5 * 8 + 2 * 12;  // see ShortShared
+inline constexpr int kShortFactorBarriers = 4;         // behind them, with shared_position
 
 // Columns of the two parts of a tile.
 constexpr int main_columns(int width) { return width >= 64 ? 64 : 32; }
@@ -61,7 +64,7 @@ constexpr ShortPlan short_plan(int width, bool pairs, bool shared = false) {
   plan.weights = plan.ones + (width == 64 ? 2048 : 1024);
   plan.row_blocks = plan.weights + kShortBlocks * 4 * short_quad_stride(pairs) * 4;
   plan.barriers = plan.row_blocks + kShortQueries;
-  plan.bytes = plan.barriers + kShortBarriers * 8;
+  plan.bytes = plan.barriers + (kShortBarriers + (shared ? kShortFactorBarriers : 0)) * 8;
   if (!shared) return plan;
   plan.rows.sums = plan.bytes;  // z [block][width + 4]: two blocks meet different banks
   plan.rows.products = plan.rows.sums + kShortBlocks * (width + 4) * 4;
@@ -72,8 +75,17 @@ constexpr ShortPlan short_plan(int width, bool pairs, bool shared = false) {
   plan.bytes = plan.rows.places + kShortSharedQueries * 2;
   return plan;
 }
-static_assert(short_plan(72, false, true).bytes <= 232448);
-static_assert(short_plan(64, false, true).bytes <= 232448);
+constexpr bool short_plans_fit(std::initializer_list<int> widths, bool shared) {
+  constexpr int kMostShared = 227 * 1024;  // bytes of a thread block
+  for (const int width : widths) {
+    for (const bool pairs : {false, true}) {
+      if (short_plan(width, pairs, shared).bytes > kMostShared) return false;
+    }
+  }
+  return true;
+}
+static_assert(short_plans_fit({32, 64, 72, 96}, false));
+static_assert(short_plans_fit({64, 72}, true));
 
 struct ShortArgs {
   // [q, k, v, o][main, rest]; boxes of 64 tokens for q, of 128 for k and v, of 16 for o.
