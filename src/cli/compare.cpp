@@ -103,9 +103,10 @@ std::vector<io::Picture> examples(const std::string& run) {
     // Only what lies in that folder.
     if (file.empty() || file.find('/') != std::string::npos) continue;
     const bool right = label == predicted;
-    pictures.push_back({.png = whole_file(folder / file),
-                        .caption = right ? label : predicted + " (is " + label + ")",
-                        .marked = !right});
+    std::string caption = predicted;
+    if (!right) caption.append(" (is ").append(label).append(")");
+    pictures.push_back(
+        {.png = whole_file(folder / file), .caption = std::move(caption), .marked = !right});
   }
   return pictures;
 }

@@ -70,12 +70,13 @@ std::vector<std::string> environment_of(int rank, int world, int port) {
     const std::string text = *entry;
     if (!ours.contains(text.substr(0, text.find('=')))) all.push_back(text);
   }
-  for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : ours) all.emplace_back(name).append("=").append(value);
   return all;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
