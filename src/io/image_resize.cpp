@@ -61,8 +61,8 @@ Weights weights_of(int inputs, float start, float end, int outputs, Filter filte
   std::vector<double> exact(static_cast<std::size_t>(result.taps));
   for (int i = 0; i < outputs; ++i) {
     const double centre = start + (i + 0.5) * scale;
-    const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
-    const int last = std::min(static_cast<int>(centre + support + 0.5), inputs);
+    const int first = std::max(static_cast<int>(std::floor(centre - support + 0.5)), 0);
+    const int last = std::min(static_cast<int>(std::floor(centre + support + 0.5)), inputs);
     double sum = 0;
     for (int j = first; j < last; ++j) {
       exact[j - first] = value(filter, (j - centre + 0.5) * (1 / stretch));
