@@ -117,7 +117,8 @@ MhlaLayer::MhlaLayer(nn::MHLAConfig config, const MhlaNames& names)
   std::vector<std::int64_t> shape = start.sizes().vec();
   shape.insert(shape.end(), static_cast<std::size_t>(names.axes) - 2, 1);
   const auto [parent, name] = descend(*this, names.mixing);
-  mixing_ = parent->register_parameter(name, start.reshape(shape).clone());
+  mixing_ = parent->register_parameter(name, start.reshape(shape).clone(),
+                                       /*requires_grad=*/!config.freeze_mixing);
 }
 
 BlockLayout MhlaLayer::layout() const { return made_for_.of(config().tokens); }
@@ -158,7 +159,7 @@ Tensor MhlaLayer::read(const Tensor& x, c10::intrusive_ptr<nn::StreamState>& str
 
 void MhlaLayer::constrain() {
   const auto& c = config();
-  if (!c.clamp || c.clamp_in_forward) return;
+  if (!c.clamp || c.clamp_in_forward || c.freeze_mixing) return;
   nn::constrain_mixing_(as_matrix(mixing_.detach(), c.mixing_per_head), c.clamp->first,
                         c.clamp->second, c.renormalize_rows);
 }

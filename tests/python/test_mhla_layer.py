@@ -167,6 +167,31 @@ def test_constrain_keeps_the_range_and_the_row_sums():
     assert made.mixing.min() >= 0 and torch.equal(made.mixing[2], torch.full((4,), 0.25))
 
 
+def test_a_frozen_mixing_matrix_gets_no_gradient_and_the_others_get_the_same():
+    x, grid = torch.randn(2, 16, 32), mhla.Grid((4, 4), block=(2, 2))
+    gradients = []
+    for frozen in (False, True):
+        torch.manual_seed(0)
+        made = MHLA(32, 2, grid, preset="authors", init="uniform", freeze_mixing=frozen)
+        made(x).square().sum().backward()
+        gradients.append({name: p.grad for name, p in made.named_parameters() if p.grad is not None})
+    assert set(gradients[0]) - set(gradients[1]) == {"mixing"} and not made.mixing.requires_grad
+    for name, gradient in gradients[1].items():
+        assert torch.equal(gradient, gradients[0][name]), name
+    assert mhla.constrain_(made) == 0 and torch.equal(made.mixing, torch.full((4, 4), 0.25))
+
+
+@pytest.mark.parametrize("name", ["tiny-deit", "tiny-vlt", "tiny-dit", "tiny-lm"])
+def test_a_network_with_frozen_mixing_trains_all_but_it(name):
+    mixing = ("piece_attn.conv.weight", "mixing_matrix")
+    free = mhla.models.create(name, attention="mhla")
+    frozen = mhla.models.create(name, attention="mhla", attention_options=dict(freeze_mixing=True))
+    left = {key for key, p in free.named_parameters() if p.requires_grad} - {
+        key for key, p in frozen.named_parameters() if p.requires_grad
+    }
+    assert left and left == {key for key, _ in free.named_parameters() if key.endswith(mixing)}
+
+
 def test_the_parametrisation_clamps_and_still_learns():
     made = MHLA(32, 2, mhla.Grid((4, 4), block=(2, 2)))
     torch.nn.utils.parametrize.register_parametrization(made, "mixing", mhla.Constrained())

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 from pathlib import Path
 
@@ -68,6 +69,20 @@ def newest(run):
 def contents(checkpoint):
     """Every file of a checkpoint, as bytes."""
     return {path.name: path.read_bytes() for path in sorted(Path(checkpoint).iterdir())}
+
+
+def tensors(path):
+    """The f32 tensors of a safetensors file, as tuples of numbers."""
+    data = Path(path).read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    return {
+        name: struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin : 8 + size + end])
+        for name, entry in header.items()
+        if entry["dtype"] == "F32"
+        for begin, end in [entry["data_offsets"]]
+    }
 
 
 def kill(process):

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from program import BY_HEART, CONFIG, contents, log, mhla, newest, start, write_config
+from program import (BY_HEART, CONFIG, contents, log, mhla, newest, start, tensors,
+                     write_config)
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -109,6 +110,27 @@ def test_recomputed_blocks_give_the_same_weights(tmp_path):
     mhla("train", config, "--out", tmp_path / "again", "train.recompute=true", *words)
     kept, again = (contents(newest(tmp_path / name)) for name in ("kept", "again"))
     assert kept["model.safetensors"] == again["model.safetensors"]
+
+
+@pytest.mark.parametrize("init", ["locality", "uniform"])
+def test_frozen_mixing_stays_as_it_starts(tmp_path, init):
+    """The ablation of Tab. 7a: each of its rows is one word."""
+    config = write_config(tmp_path)
+    words = ["model.attention=mhla", f"model.attention.init={init}", "train.ema.decay=0"]
+    weights = {}
+    for frozen, steps in ((True, 1), (True, 4), (False, 4)):
+        run = tmp_path / f"{frozen}{steps}"
+        mhla("train", config, "--out", run, *words, f"train.steps={steps}",
+             f"model.attention.freeze_mixing={str(frozen).lower()}")
+        weights[frozen, steps] = tensors(newest(run) / "model.safetensors")
+    names = [name for name in weights[True, 1] if name.endswith("piece_attn.conv.weight")]
+    assert len(names) == 2
+    for name in names:
+        start = weights[True, 1][name]
+        assert weights[True, 4][name] == start != weights[False, 4][name]
+        assert (len(set(start)) == 1) == (init == "uniform")
+    changed = [name for name in weights[True, 1] if weights[True, 1][name] != weights[True, 4][name]]
+    assert changed and not set(names) & set(changed)
 
 
 @pytest.mark.parametrize(

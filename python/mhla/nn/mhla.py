@@ -28,6 +28,7 @@ class MHLAConfig:
     clamp_in_forward: bool = False  # else by mhla.constrain_ after each update
     renormalize_rows: bool = False
     mixing_per_head: bool = False
+    freeze_mixing: bool = False  # the mixing matrix stays as it starts (ablation of Tab. 7a)
     rope: str = "none"  # none, after_phi, after_phi_num_only
     lepe: int = 0  # size of a depthwise convolution of v on the grid, added to the output
     lepe_identity: bool = False  # it starts as the identity
@@ -162,7 +163,7 @@ class MHLA(nn.Module):
         mixing = initial.by_name(str(config.init), layout, tokens=tokens)
         if config.mixing_per_head:
             mixing = mixing.expand(heads, -1, -1).clone()
-        self.mixing = nn.Parameter(mixing)
+        self.mixing = nn.Parameter(mixing, requires_grad=not config.freeze_mixing)
         self.lepe = self._make_lepe() if config.lepe else None
         self.gate = nn.Linear(dim, self.dim_v, bias=config.qkv_bias) if config.gate == "silu" else None
         self.out_norm = nn.RMSNorm(dv, eps=1e-6) if config.out_norm == "head" else None
@@ -171,8 +172,8 @@ class MHLA(nn.Module):
 
     @property
     def mixing_clamp(self) -> tuple[float, float] | None:
-        """The range that `mhla.constrain_` keeps."""
-        return None if self.config.clamp_in_forward else self.config.clamp
+        """The range that `mhla.constrain_` keeps; None: it leaves the matrix alone."""
+        return None if self.config.clamp_in_forward or self.config.freeze_mixing else self.config.clamp
 
     @property
     def renormalize_rows(self) -> bool:

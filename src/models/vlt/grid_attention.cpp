@@ -35,8 +35,12 @@ GridAttention::GridAttention(const std::string& name, const Place& place,
   std::string init = "locality", normalizer = "exact", feature_map = "relu_eps";
   std::vector<std::int64_t> blocks = mixed ? place.blocks : std::vector<std::int64_t>{1, 1};
   nn::OptionReader reader(name, options);
-  if (mixed) reader("init", init);
-  if (mixed) reader("blocks", blocks);
+  bool freeze_mixing = false;
+  if (mixed) {
+    reader("init", init);
+    reader("blocks", blocks);
+    reader("freeze_mixing", freeze_mixing);
+  }
   reader("normalizer", normalizer);
   reader("feature_map", feature_map);
   reader.finish();
@@ -56,7 +60,8 @@ GridAttention::GridAttention(const std::string& name, const Place& place,
   const auto piece = register_module("piece_attn", std::make_shared<torch::nn::Module>());
   const auto conv = piece->register_module("conv", std::make_shared<torch::nn::Module>());
   const Tensor start = nn::initial_mixing(init, made_for_);
-  mixing_ = conv->register_parameter("weight", start.unsqueeze(-1).unsqueeze(-1).clone());
+  mixing_ = conv->register_parameter("weight", start.unsqueeze(-1).unsqueeze(-1).clone(),
+                                     /*requires_grad=*/!freeze_mixing);
 }
 
 void GridAttention::set_grid(const std::vector<std::int64_t>& grid) {

@@ -140,7 +140,7 @@ void MHLAImpl::reset() {
   }
   at::Tensor start = initial_mixing(c.init, c.layout.of(c.tokens));
   if (c.mixing_per_head) start = start.expand({c.heads, -1, -1}).clone();
-  mixing = register_parameter("mixing", start);
+  mixing = register_parameter("mixing", start, /*requires_grad=*/!c.freeze_mixing);
   if (c.lepe > 0) {
     std::vector<std::int64_t> shape{c.dim_v, 1};
     shape.insert(shape.end(), c.layout.grid.size(), c.lepe);
@@ -298,7 +298,7 @@ at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in, cons
 }
 
 void MHLAImpl::constrain() {
-  if (!config.clamp || config.clamp_in_forward) return;
+  if (!config.clamp || config.clamp_in_forward || config.freeze_mixing) return;
   constrain_mixing_(mixing, config.clamp->first, config.clamp->second, config.renormalize_rows);
 }
 

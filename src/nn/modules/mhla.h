@@ -45,6 +45,7 @@ struct MHLAConfig {
   bool clamp_in_forward = false;  // else by constrain() after each update
   bool renormalize_rows = false;
   bool mixing_per_head = false;
+  bool freeze_mixing = false;  // the mixing matrix stays as it starts (ablation of Tab. 7a)
   Rope rope = Rope::none;
   std::int64_t lepe = 0;       // size of a depthwise convolution of v on the grid, added to o
   bool lepe_identity = false;  // it starts as the identity

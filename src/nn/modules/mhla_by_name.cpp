@@ -114,6 +114,7 @@ MHLAConfig MHLAConfig::read(std::string_view options) {
   read_clamp(reader, config.clamp);
   reader("clamp_in_forward", config.clamp_in_forward);
   reader("mixing_per_head", config.mixing_per_head);
+  reader("freeze_mixing", config.freeze_mixing);
   reader("renormalize_rows", config.renormalize_rows);
   reader("lepe", config.lepe);
   reader("lepe_identity", config.lepe_identity);
@@ -135,7 +136,7 @@ class NamedMhla : public Attention {
  public:
   explicit NamedMhla(const MHLAConfig& config) : layer_(config) {
     for (const auto& child : layer_->named_children()) register_module(child.key(), child.value());
-    register_parameter("mixing", layer_->mixing);
+    register_parameter("mixing", layer_->mixing, /*requires_grad=*/!config.freeze_mixing);
   }
   at::Tensor forward(const at::Tensor& x) override { return layer_->forward(x); }
   void set_grid(const std::vector<std::int64_t>& grid) override {
