@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "mhla/error.h"
 #include "tasks/image_data.h"
@@ -18,6 +19,25 @@ namespace mhla::tasks {
 namespace {
 
 using at::Tensor;
+
+// In which losses are computed: f32, or f64 where the network is.
+Tensor widened(const Tensor& x) {
+  return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+// NOTE: not by parameters(), which names them all.
+std::optional<at::ScalarType> first_type(const torch::nn::Module& module) {
+  for (const Tensor& each : module.parameters(/*recurse=*/false)) return each.scalar_type();
+  for (const auto& child : module.children()) {
+    if (const auto found = first_type(*child)) return found;
+  }
+  return std::nullopt;
+}
+
+// As the network's weights are: f32, or f64.
+Tensor input_of(const models::Model& model, const Tensor& image) {
+  return image.to(first_type(model).value_or(at::kFloat));
+}
 
 class Classify : public Task {
  public:
@@ -45,7 +65,7 @@ class Classify : public Task {
                                static_cast<std::uint64_t>(step.part));
       std::tie(image, target) = mixed(mix, image, target, data_.classes(), mix_.smoothing);
     }
-    const Tensor logits = model.forward(std::vector<Tensor>{image});
+    const Tensor logits = model.forward(std::vector<Tensor>{input_of(model, image)});
     check(model, logits);
     return classification_loss(logits, target, mix_.smoothing);
   }
@@ -59,7 +79,8 @@ class Classify : public Task {
     for (std::int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
       const data::Batch batch = to_device(loader.next(), request.device);
       if (batch.samples == 0) continue;  // another process has what is left
-      const Tensor logits = model.forward(std::vector<Tensor>{batch.tensors.at("image")});
+      const Tensor image = input_of(model, batch.tensors.at("image"));
+      const Tensor logits = model.forward(std::vector<Tensor>{image});
       check(model, logits);
       hits.add(logits, batch.tensors.at("target"));
       add_examples(batch, logits, request.examples, examples);
@@ -101,7 +122,7 @@ const TaskName kClassify("classify",
 }  // namespace
 
 Tensor classification_loss(const Tensor& logits, const Tensor& target, double smoothing) {
-  const Tensor wide = logits.to(at::kFloat);
+  const Tensor wide = widened(logits);
   if (target.scalar_type() == at::kLong) {
     return at::cross_entropy_loss(wide, target, {}, at::Reduction::Mean, -100, smoothing);
   }
@@ -116,7 +137,7 @@ Hits::Hits(std::int64_t classes, c10::Device device) {
 
 void Hits::add(const Tensor& logits, const Tensor& target) {
   const std::int64_t classes = logits.size(1);
-  const Tensor wide = logits.to(at::kFloat);
+  const Tensor wide = widened(logits);
   const Tensor best = std::get<1>(wide.topk(std::min<std::int64_t>(5, classes), 1));
   const Tensor five = best.eq(target.unsqueeze(1)).any(1);
   // NOTE: bincount would wait for the device.

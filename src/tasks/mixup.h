@@ -16,7 +16,7 @@ struct MixupOptions {
   bool on() const { return mixup > 0 || cutmix > 0; }
 };
 
-// What is done to one batch; the same for the same seed, step and part on every process.
+// What is done to one part of a batch; it depends on the seed, the step and the part alone.
 struct Mix {
   double lambda = 1;  // the share of the picture itself, corrected for the box
   bool box = false;

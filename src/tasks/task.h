@@ -28,7 +28,8 @@ struct LoaderRequest {
 // Which step of training it is: random numbers of a task depend on nothing else.
 struct Step {
   std::uint64_t seed = 0;
-  std::int64_t number = 0, part = 0;  // part: of an update that accumulates several
+  // The part of its batch, among those of all processes.
+  std::int64_t number = 0, part = 0;
 };
 
 // One sample and what the network made of it.

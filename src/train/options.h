@@ -100,7 +100,7 @@ struct TrainOptions {
     visit("steps", steps);
     visit("batch", batch);
     visit("accumulate", accumulate);
-    visit("precision", precision, {"f32", "bf16", "f16"});
+    visit("precision", precision, {"f32", "bf16", "f16", "f64"});
     visit("tf32", tf32);
     visit("deterministic", deterministic);
     visit("recompute", recompute);

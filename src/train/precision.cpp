@@ -19,7 +19,7 @@ namespace {
 constexpr double kGrowth = 2.0, kBackoff = 0.5;
 constexpr std::int64_t kGrowthInterval = 2000;
 
-// Neighbouring steps and processes get unlike seeds (splitmix64).
+// Neighbouring steps and parts get unlike seeds (splitmix64).
 std::uint64_t scrambled(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -57,8 +57,8 @@ void set_precision(const TrainOptions& options) {
   context.setDeterministicFillUninitializedMemory(false);
 }
 
-void seed_step(c10::Device device, std::uint64_t seed, std::uint64_t step, std::uint64_t process) {
-  const std::uint64_t mixed = scrambled(scrambled(scrambled(seed) + step) + process);
+void seed_step(c10::Device device, std::uint64_t seed, std::uint64_t step, std::uint64_t part) {
+  const std::uint64_t mixed = scrambled(scrambled(scrambled(seed) + step) + part);
   const auto reseed = [&](c10::Device each) {
     at::Generator generator = at::globalContext().defaultGenerator(each);
     const std::lock_guard lock(generator.mutex());
@@ -69,7 +69,7 @@ void seed_step(c10::Device device, std::uint64_t seed, std::uint64_t step, std::
 }
 
 Autocast::Autocast(c10::Device device, const std::string& precision)
-    : type_(device.type()), on_(precision != "f32") {
+    : type_(device.type()), on_(precision == "bf16" || precision == "f16") {
   if (!on_) return;
   was_on_ = at::autocast::is_autocast_enabled(type_);
   at::autocast::set_autocast_dtype(type_, precision == "bf16" ? at::kBFloat16 : at::kHalf);

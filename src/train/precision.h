@@ -16,10 +16,10 @@ c10::Device device_of(const std::string& name);  // "auto", "cpu", "cuda", "cuda
 void set_precision(const TrainOptions& options);
 
 // The generators of the CPU and of `device` begin anew: random numbers of a step depend on the
-// seed, the step and the process alone, so that a resumed run draws the same ones.
-void seed_step(c10::Device device, std::uint64_t seed, std::uint64_t step, std::uint64_t process);
+// seed, the step and the part of its batch alone, so that a resumed run draws the same ones.
+void seed_step(c10::Device device, std::uint64_t seed, std::uint64_t step, std::uint64_t part);
 
-// While it lives, products are computed in bf16 or f16; "f32": nothing changes.
+// While it lives, products are computed in bf16 or f16; "f32" and "f64": nothing changes.
 class Autocast {
  public:
   Autocast(c10::Device device, const std::string& precision);

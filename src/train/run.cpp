@@ -57,6 +57,7 @@ std::shared_ptr<models::Model> make_model(const Setup& setup, c10::Device device
   constexpr std::uint64_t kBeforeTheFirstStep = ~0ull;
   seed_step(c10::kCPU, static_cast<std::uint64_t>(setup.options.seed), kBeforeTheFirstStep, 0);
   const auto model = models::create_model(setup.model, setup.model_options);
+  if (setup.options.precision == "f64") model->to(at::kDouble);
   model->to(device);
   return model;
 }

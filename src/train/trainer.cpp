@@ -136,15 +136,18 @@ class Trainer {
 
   void update() {
     const auto seed = static_cast<std::uint64_t>(options_.seed);
-    seed_step(job_.device, seed, static_cast<std::uint64_t>(step_),
-              static_cast<std::uint64_t>(processes_.share().rank));
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+      // Its number among those of all processes: the same samples meet the same random numbers,
+      // whether processes or accumulation divide a batch.
+      const std::int64_t number = part * processes_.share().world + processes_.share().rank;
+      seed_step(job_.device, seed, static_cast<std::uint64_t>(step_),
+                static_cast<std::uint64_t>(number));
       const data::Batch batch = feed_.next(*loader_);
       Tensor loss;
       {
         const Autocast narrow(job_.device, options_.precision);
         const models::RecomputeBlocks blocks(options_.recompute);
-        loss = job_.task->loss(model_, batch, {.seed = seed, .number = step_, .part = part});
+        loss = job_.task->loss(model_, batch, {.seed = seed, .number = step_, .part = number});
         if (options_.recompute && blocks.count() == 0) {
           fail(ErrorCode::unsupported, "train", "train.recompute: the blocks of '", model_.name,
                "' cannot");
@@ -153,7 +156,7 @@ class Trainer {
       const double share = 1.0 / static_cast<double>(options_.accumulate);
       if (part + 1 == options_.accumulate) processes_.expect_gradients();
       scale_.scaled(options_.accumulate > 1 ? loss * share : loss).backward();
-      loss_sum_ += loss.detach().to(at::kFloat) * share;
+      loss_sum_ += loss.detach().to(at::kDouble) * share;
     }
     const at::NoGradGuard no_gradient;
     processes_.average_gradients();
@@ -186,7 +189,7 @@ class Trainer {
   }
 
   void begin_window() {
-    loss_sum_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(job_.device));
+    loss_sum_ = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
     window_begin_ = Clock::now();
     window_step_ = step_;
   }
@@ -284,7 +287,8 @@ class Trainer {
   std::int64_t step_ = 0;     // updates done
   bool in_sequence_ = false;  // next() gives the batch of this step
   Tensor norm_;
-  // Since the last report; on the device, so that nobody waits for it.
+  // Since the last report; on the device, so that nobody waits for it. In f64 the sum of f32 losses
+  // is exact, whatever the order.
   Tensor loss_sum_;
   Clock::time_point window_begin_;
   std::int64_t window_step_ = 0;

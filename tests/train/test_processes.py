@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from program import log, mhla, newest, start, write_config
+from program import contents, log, mhla, newest, start, write_config
 
-# Nothing whose random numbers belong to a process.
+# Nothing whose random numbers belong to a part of a batch.
 STILL = ["model.drop_path=0", "task.mixup=0", "task.cutmix=0", "train.log_every=1"]
 
 
@@ -27,30 +27,56 @@ def gloo(tmp_path_factory):
     assert done.returncode == 0, done.stderr
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path):
+def test_two_processes_and_two_parts_of_one_give_the_same_bits(tmp_path):
+    """The whole recipe, with mixup and drop path: random numbers belong to a part of a batch."""
     config = write_config(tmp_path)
+    runs = {"parts": ["train.accumulate=2"], "processes": ["--processes", 2],
+            "sharded": ["--processes", 2, "train.shard_optimizer=true"]}
+    for name, words in runs.items():
+        mhla("train", config, "--out", tmp_path / name, *words)
+    wanted = contents(newest(tmp_path / "parts"))
+    for name in runs:
+        assert contents(newest(tmp_path / name)) == wanted, name
+        assert losses(tmp_path / name) == losses(tmp_path / "parts"), name
+
+
+# In f32 sums that are associated otherwise differ in their last bit. Softmax leaves it at that; in
+# MHLA a denominator near zero makes more of it after some forty steps (docs/training.md), so that a
+# longer run is compared in f64. VLT has batch normalisation, whose statistics are then shared.
+@pytest.mark.parametrize(
+    "words, steps",
+    [
+        ([], 32),
+        (["model.attention=softmax"], 128),
+        (["train.precision=f64"], 96),
+        (["train.precision=f64", "model.name=tiny-vlt"], 12),
+    ],
+    ids=["f32", "softmax", "f64", "vlt"],
+)
+def test_two_processes_give_the_losses_of_one(tmp_path, words, steps):
+    config = write_config(tmp_path)
+    if "model.name=tiny-vlt" in words:
+        config.write_text(config.read_text().replace("dim: 24, depth: 2, ", ""))
+    words = [*STILL, *words, "train.epochs=100", f"train.steps={steps}", "train.eval_every=8"]
     for count in (1, 2):
-        mhla("train", config, "--out", tmp_path / str(count), "--processes", count, *STILL)
-    mhla("train", config, "--out", tmp_path / "sharded", "--processes", 2, *STILL,
-         "train.shard_optimizer=true")
-    assert losses(tmp_path / "sharded") == pytest.approx(losses(tmp_path / "2"), abs=1e-5)
+        mhla("train", config, "--out", tmp_path / str(count), "--processes", count, *words)
     one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
-    assert len(one) == 32
-    # The first ones to rounding; later ones differ by what rounding grew to.
-    assert two[:4] == pytest.approx(one[:4], abs=1e-6)
-    assert two == pytest.approx(one, abs=1e-3)
+    assert len(one) == steps and two == pytest.approx(one, abs=1e-6)
     evaluated = [[line["loss"] for line in log(tmp_path / name) if line["kind"] == "eval"]
                  for name in ("1", "2")]
-    assert evaluated[1] == pytest.approx(evaluated[0], abs=1e-3)
+    assert evaluated[0] and evaluated[1] == pytest.approx(evaluated[0], abs=1e-6)
 
 
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+@pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_processes_bit_for_bit(tmp_path, first, then):
     config = write_config(tmp_path)
-    same = [*STILL, "train.schedule.name=constant"]  # whatever the number of steps
-    mhla("train", config, "--out", tmp_path / "one", "train.steps=12", *same)
-    mhla("train", config, "--out", tmp_path / "run", "--processes", 2, "train.steps=8", *same)
-    mhla("train", config, "--out", tmp_path / "run", "--resume", "train.steps=12", *same)
-    assert losses(tmp_path / "run")[8:12] == pytest.approx(losses(tmp_path / "one")[8:12], abs=1e-4)
+    same = ["train.schedule.name=constant"]  # whatever the number of steps
+    words = {1: ["train.accumulate=2"], 2: ["--processes", 2]}
+    mhla("train", config, "--out", tmp_path / "whole", "train.steps=12", *same, *words[1])
+    mhla("train", config, "--out", tmp_path / "run", "train.steps=8", *same, *words[first])
+    mhla("train", config, "--out", tmp_path / "run", "--resume", "train.steps=12", *same,
+         *words[then])
+    assert contents(newest(tmp_path / "run")) == contents(newest(tmp_path / "whole"))
 
 
 def children(pid):

@@ -26,7 +26,7 @@ at::Tensor BatchNorm::summed(const at::Tensor& local) const {
 at::Tensor BatchNorm::forward(const at::Tensor& x) {
   if (!is_training() || !sum) return torch::nn::BatchNorm2dImpl::forward(x);
   constexpr at::IntArrayRef::value_type kChannels = 1;
-  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor wide = x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   // The count travels with the sums: processes may hold different numbers of pictures.
   const auto own = static_cast<double>(x.numel() / x.size(kChannels));
   const at::Tensor sums = summed(
