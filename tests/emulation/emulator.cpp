@@ -1,16 +1,11 @@
-// Fibers, barriers and deferred copies of the emulated multiprocessor (x86-64, System V).
+// Fibers, barriers, background work and launches of the emulated machine (x86-64, System V).
 #include "emulator.h"
 
 #include <sys/mman.h>
 
-#include <cuda_runtime.h>
-#include <random>
-
-Index3 threadIdx, blockIdx, gridDim;
-
-namespace mhla::cuda {
-alignas(1024) unsigned char shared[228 * 1024];  // what kernels declare as dynamic shared memory
-}
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 // Saves the registers a function must keep, changes stacks, restores them.
 extern "C" void emulator_switch(void** from, void* to);
@@ -35,153 +30,475 @@ emulator_switch:
 )");
 
 namespace emulator {
+
+Index3 threadIdx, blockIdx, blockDim, gridDim;
+Fiber* current = nullptr;
+
 namespace {
 
-constexpr int kMostThreads = 1024, kWarps = kMostThreads / 32, kBarriers = 16;
-constexpr std::size_t kStack = 128 << 10;
+constexpr std::size_t kStack = 256 << 10;
+constexpr unsigned char kPoison = 0xff;  // NaN as bf16, f16 and f32
 
-struct Barrier {
-  int arrived = 0;
-  unsigned generation = 0;
-  // True for the thread that completes it.
-  bool arrive(int expected) {
-    if (++arrived < expected) return false;
-    release();
-    return true;
-  }
-  void release() {
-    arrived = 0;
-    ++generation;
-  }
+struct Kernel {
+  Invoke invoke;
+  std::string name;
+  int most_shared = 48 * 1024;
 };
+std::map<const void*, Kernel> kernels;
 
-struct Copy {
-  void* to;
-  const void* from;
-  bool valid;
-};
-
-struct Fiber {
-  void* stack = nullptr;
-  bool done = false;
-  const Barrier* waiting = nullptr;
-  unsigned generation = 0;
-  std::vector<Copy> open;
-  std::vector<std::vector<Copy>> groups;
-};
-
-Fiber fibers[kMostThreads];
-Lane lanes[kWarps][32];
-Barrier block_barrier, warp_barriers[kWarps], named_barriers[kBarriers];
-int alive, warp_alive[kWarps], current;
+std::mt19937 random_bits(1);
+double early = 0;  // how likely background work is done at once
+std::vector<Task> tasks;
+std::vector<Block*> running;
 void* scheduler;
-const std::function<void()>* kernel_of_fibers;
+const void* kernel_of_fibers;
+const void* args_of_fibers;
 
-void wait_at(Barrier& barrier, int expected) {
-  const unsigned generation = barrier.generation;
-  if (barrier.arrive(expected)) return;
-  Fiber& fiber = fibers[current];
-  fiber.waiting = &barrier;
-  fiber.generation = generation;
-  emulator_switch(&fiber.stack, scheduler);
+bool chance(double probability) {
+  return probability > 0 && (random_bits() >> 8) * 0x1p-24 < probability;
 }
 
+unsigned char* map_memory(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) stop("no memory");
+  return static_cast<unsigned char*>(memory);
+}
+
+// Stacks and shared memories are kept from one thread block to the next.
+template <typename Make>
+auto take(std::vector<std::invoke_result_t<Make>>& kept, Make&& make) {
+  if (kept.empty()) return make();
+  auto one = kept.back();
+  kept.pop_back();
+  return one;
+}
+std::vector<char*> free_stacks;
+std::vector<unsigned char*> free_memories;
+
+bool ready(const Fiber& fiber) {
+  const Wait& wait = fiber.wait;
+  switch (wait.kind) {
+    case Wait::nothing:
+    case Wait::turn: return true;
+    case Wait::barrier: return wait.at->generation != wait.generation;
+    case Wait::memory: return wait.memory_at->phase != wait.count;
+    case Wait::products:
+      return fiber.block->warpgroups[fiber.thread / 128].done >= wait.count;
+    case Wait::bulk: return fiber.bulk_done >= wait.count;
+  }
+  return false;
+}
+
+std::string waiting_for(const Fiber& fiber) {
+  const Wait& wait = fiber.wait;
+  char text[200];
+  switch (wait.kind) {
+    case Wait::barrier:
+      std::snprintf(text, sizeof text, "%s %d (%d of %d threads came)", wait.what, wait.number,
+                    wait.at->arrived, wait.at->expected);
+      break;
+    case Wait::memory:
+      std::snprintf(text, sizeof text,
+                    "mbarrier at shared address %d, parity %d (%d of %d arrivals and %d bytes "
+                    "missing)",
+                    wait.number, static_cast<int>(wait.count),
+                    static_cast<int>(wait.memory_at->pending),
+                    static_cast<int>(wait.memory_at->expected),
+                    static_cast<int>(wait.memory_at->bytes));
+      break;
+    case Wait::products: return "wgmma.wait_group";
+    case Wait::bulk: return "cp.async.bulk.wait_group";
+    default: return "its turn";
+  }
+  return text;
+}
+
+void deadlock() {
+  std::fprintf(stderr, "emulator: deadlock in %s\n", kernels[kernel_of_fibers].name.c_str());
+  for (const Block* block : running) {
+    for (std::size_t first = 0; first < block->fibers.size();) {
+      const auto text = [&](std::size_t t) {
+        const Fiber& fiber = *block->fibers[t];
+        return fiber.done ? std::string() : waiting_for(fiber);
+      };
+      const std::string what = text(first);
+      std::size_t last = first;
+      while (last + 1 < block->fibers.size() && text(last + 1) == what) ++last;
+      if (!what.empty()) {
+        std::fprintf(stderr, "  block (%u, %u, %u) threads %zu to %zu: %s\n", block->index.x,
+                     block->index.y, block->index.z, first, last, what.c_str());
+      }
+      first = last + 1;
+    }
+  }
+  std::abort();
+}
+
+void release(Barrier& barrier) {
+  barrier.arrived = 0;
+  ++barrier.generation;
+}
+
+void switch_to_scheduler() { emulator_switch(&current->stack, scheduler); }
+
 void fiber_main() {
-  (*kernel_of_fibers)();
-  Fiber& fiber = fibers[current];
+  kernels[kernel_of_fibers].invoke(kernel_of_fibers, args_of_fibers);
+  Fiber& fiber = *current;
+  if (fiber.block->warpgroups[fiber.thread / 128].done < fiber.products_issued) {
+    stop("a thread ended before its products did");
+  }
+  for (const Task& task : tasks) {
+    if (task.owner == &fiber && task.reads_shared) {
+      stop("a thread ended while its bulk store may still read shared memory");
+    }
+  }
+  do_copies(fiber, ~std::uint64_t{0});
   fiber.done = true;
-  Barrier& warp_barrier = warp_barriers[current / 32];
-  const int left = --warp_alive[current / 32];
-  if (--alive > 0 && block_barrier.arrived == alive) block_barrier.release();
-  if (left > 0 && warp_barrier.arrived == left) warp_barrier.release();
-  emulator_switch(&fiber.stack, scheduler);
+  Block& block = *fiber.block;
+  if (--block.alive > 0 && block.barrier.arrived == block.alive) release(block.barrier);
+  if (--fiber.warp->alive > 0 && fiber.warp->barrier.arrived == fiber.warp->alive) {
+    release(fiber.warp->barrier);
+    fiber.warp->doing = nullptr;
+  }
+  switch_to_scheduler();
   stop("a finished thread ran again");
 }
 
-void run_block(int threads, std::mt19937& random) {
-  static char* stacks = static_cast<char*>(mmap(
-      nullptr, kMostThreads * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  alive = threads;
-  block_barrier = {};
-  std::vector<int> order(threads);
+Block* make_block(const Index3& index, const Shape& shape) {
+  Block* block = new Block;
+  block->index = index;
+  block->memory = take(free_memories, [] { return map_memory(kWindow); });
+  block->dynamic_bytes = static_cast<int>(shape.shared_bytes);
+  std::memset(block->memory, kPoison, kWindow);
+  const int threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);
+  block->alive = threads;
+  block->warps.resize((threads + 31) / 32);
+  block->warpgroups.resize((threads + 127) / 128);
   for (int t = 0; t < threads; ++t) {
-    order[t] = t;
-    warp_barriers[t / 32] = {};
-    warp_alive[t / 32] = 32;
-    void** top = reinterpret_cast<void**>(stacks + (t + 1) * kStack) - 2;
+    Fiber* fiber = new Fiber;
+    fiber->thread = t;
+    fiber->block = block;
+    fiber->warp = &block->warps[t / 32];
+    fiber->warp->alive = std::min(32, threads - t / 32 * 32);
+    fiber->stack_memory = take(
+        free_stacks, [] { return reinterpret_cast<char*>(map_memory(kStack)); });
+    void** top = reinterpret_cast<void**>(fiber->stack_memory + kStack) - 2;
     *top = reinterpret_cast<void*>(fiber_main);
-    fibers[t] = Fiber{.stack = top - 6};
+    fiber->stack = top - 6;
+    block->fibers.push_back(fiber);
   }
-  for (Barrier& barrier : named_barriers) barrier = {};
-  std::shuffle(order.begin(), order.end(), random);
-  while (alive > 0) {
-    bool progress = false;
-    for (const int t : order) {
-      Fiber& fiber = fibers[t];
-      if (fiber.done || (fiber.waiting && fiber.waiting->generation == fiber.generation)) continue;
-      fiber.waiting = nullptr;
-      current = t;
-      threadIdx = {static_cast<unsigned>(t), 0, 0};
-      emulator_switch(&scheduler, fiber.stack);
-      progress = true;
+  return block;
+}
+
+void end_block(Block* block) {
+  const int used = kReserved + block->static_bytes + block->dynamic_bytes;
+  for (int i = 0; i < kWindow; ++i) {
+    if (i == kReserved) i = used;
+    if (block->memory[i] != kPoison) stop("a kernel wrote outside of its shared memory");
+  }
+  free_memories.push_back(block->memory);
+  for (Fiber* fiber : block->fibers) {
+    free_stacks.push_back(fiber->stack_memory);
+    delete fiber;
+  }
+  delete block;
+}
+
+// One piece of background work; false if there is none that can be done.
+bool work() {
+  std::vector<Warpgroup*> groups;
+  for (Block* block : running) {
+    for (Warpgroup& group : block->warpgroups) {
+      if (!group.products.empty() && group.products.front()->arrived == 128) {
+        groups.push_back(&group);
+      }
     }
-    if (!progress) stop("deadlock: not all threads reach a barrier");
   }
+  const std::size_t choices = tasks.size() + groups.size();
+  if (choices == 0) return false;
+  const std::size_t choice = random_bits() % choices;
+  if (choice < tasks.size()) {
+    const Task task = std::move(tasks[choice]);
+    tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(choice));
+    task.run();
+    return true;
+  }
+  Warpgroup& group = *groups[choice - tasks.size()];
+  Product* product = group.products.front();
+  group.products.pop_front();
+  execute(*product);
+  ++group.done;
+  delete product;
+  return true;
+}
+
+void run_warp(Block& block, int warp, bool& progress, bool& spins) {
+  const int threads = static_cast<int>(block.fibers.size());
+  const int count = std::min(32, threads - warp * 32), skip = static_cast<int>(random_bits() % 32);
+  for (int i = 0; i < count; ++i) {
+    Fiber& fiber = *block.fibers[warp * 32 + (i + skip) % count];
+    if (fiber.done || !ready(fiber)) continue;
+    if (fiber.wait.kind == Wait::turn) spins = true;
+    else progress = true;
+    fiber.wait = {};
+    current = &fiber;
+    const unsigned t = static_cast<unsigned>(fiber.thread);
+    threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+    blockIdx = block.index;
+    emulator_switch(&scheduler, fiber.stack);
+  }
+}
+
+// Runs thread blocks until all have ended.
+void run_together(const std::vector<Block*>& blocks) {
+  running = blocks;
+  std::vector<std::pair<Block*, int>> warps;
+  for (Block* block : blocks) {
+    for (std::size_t w = 0; w < block->warps.size(); ++w) warps.emplace_back(block, w);
+  }
+  early = random_bits() % 3 * 0.5;
+  int idle = 0;
+  while (true) {
+    std::shuffle(warps.begin(), warps.end(), random_bits);
+    bool progress = false, spins = false;
+    for (const auto& [block, warp] : warps) {
+      run_warp(*block, warp, progress, spins);
+      while (chance(early / 4) && work()) {
+      }
+    }
+    const bool alive = std::any_of(blocks.begin(), blocks.end(),
+                                   [](const Block* block) { return block->alive > 0; });
+    if (!alive) break;
+    if (progress || work()) {
+      idle = 0;
+      continue;
+    }
+    constexpr int kPatience = 1000;  // rounds in which threads only look at global memory
+    if (!spins || ++idle > kPatience) deadlock();
+  }
+  if (!tasks.empty()) stop("a thread block ended before a copy into its shared memory did");
+  for (Block* block : blocks) end_block(block);
+  running.clear();
 }
 
 }  // namespace
 
-void stop(const char* why) {
-  std::fprintf(stderr, "emulator: %s\n", why);
+void set_seed(unsigned seed) { random_bits.seed(seed); }
+
+void stop(const std::string& why) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "emulator: %s\n", why.c_str());
+  if (current != nullptr) {
+    std::fprintf(stderr, "  %s\n  thread %d of block (%u, %u, %u)\n",
+                 kernels[kernel_of_fibers].name.c_str(), current->thread, blockIdx.x, blockIdx.y,
+                 blockIdx.z);
+  }
   std::abort();
 }
 
-void run(std::int64_t x, std::int64_t y, std::int64_t z, int threads, int shared_bytes,
-         const std::function<void()>& kernel) {
-  static std::mt19937 random(1);
-  constexpr int kShared = sizeof mhla::cuda::shared;
-  if (shared_bytes > kShared) stop("more shared memory than a Hopper multiprocessor has");
-  kernel_of_fibers = &kernel;
-  gridDim = {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
-  for (std::int64_t n = 0; n < x * y * z; ++n) {
-    blockIdx = {static_cast<unsigned>(n % x), static_cast<unsigned>(n / x % y),
-                static_cast<unsigned>(n / x / y)};
-    std::memset(mhla::cuda::shared, 0xff, kShared);
-    run_block(threads, random);
-    for (int i = shared_bytes; i < kShared; ++i) {
-      if (mhla::cuda::shared[i] != 0xff) stop("a kernel wrote past its shared memory");
-    }
+void wait_for(const Wait& wait) {
+  current->wait = wait;
+  if (wait.kind != Wait::turn && ready(*current)) {
+    current->wait = {};
+    return;
+  }
+  switch_to_scheduler();
+}
+
+void arrive_at(Barrier& barrier, int expected, const char* what, int number) {
+  if (barrier.arrived > 0 && barrier.expected != expected) {
+    stop(std::string(what) + " " + std::to_string(number) + ": threads disagree on how many come (" +
+         std::to_string(barrier.expected) + " or " + std::to_string(expected) + ")");
+  }
+  barrier.expected = expected;
+  if (++barrier.arrived == expected) release(barrier);
+}
+
+void wait_at(Barrier& barrier, int expected, const char* what, int number) {
+  const unsigned generation = barrier.generation;
+  arrive_at(barrier, expected, what, number);
+  if (barrier.generation != generation) return;
+  wait_for({.kind = Wait::barrier,
+            .what = what,
+            .number = number,
+            .at = &barrier,
+            .generation = generation});
+}
+
+void sync_block() {
+  Barrier& barrier = current->block->barrier;
+  barrier.expected = current->block->alive;  // threads that ended do not come
+  wait_at(barrier, current->block->alive, "__syncthreads", 0);
+}
+void pause() { wait_for({.kind = Wait::turn}); }
+int lane() { return current->thread % 32; }
+
+LaneSlot& slot(const char* what) {
+  Warp& warp = *current->warp;
+  if (warp.barrier.arrived > 0 && warp.doing != nullptr && std::strcmp(warp.doing, what) != 0) {
+    stop(std::string("lanes of a warp meet at ") + warp.doing + " and at " + what);
+  }
+  warp.doing = what;
+  return warp.slots[warp.barrier.generation % 2][lane()];
+}
+const LaneSlot* meet(unsigned mask) {
+  Warp& warp = *current->warp;
+  const LaneSlot* slots = warp.slots[warp.barrier.generation % 2];
+  const int expected = mask == ~0u ? warp.alive : __builtin_popcount(mask);
+  warp.barrier.expected = expected;
+  wait_at(warp.barrier, expected, warp.doing, current->thread / 32);
+  return slots;
+}
+void sync_warp(unsigned mask) {
+  slot("__syncwarp");
+  meet(mask);
+}
+std::uint64_t shuffle_bits(unsigned mask, std::uint64_t bits, int from) {
+  slot("shfl").bits = bits;
+  return meet(mask)[from].bits;
+}
+unsigned ballot(unsigned mask, bool x) {
+  slot("vote").bits = x;
+  const LaneSlot* slots = meet(mask);
+  unsigned result = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (mask >> i & 1) result |= static_cast<unsigned>(slots[i].bits) << i;
+  }
+  return result;
+}
+
+std::uint32_t shared_address(const void* p) {
+  const auto offset = static_cast<const unsigned char*>(p) - current->block->memory;
+  if (offset < 0 || offset >= kWindow) stop("an address of shared memory that is not in it");
+  return static_cast<std::uint32_t>(offset);
+}
+unsigned char* dynamic_shared_memory(int alignment) {
+  Block& block = *current->block;
+  const int start = kReserved + block.static_bytes;
+  if (start % alignment != 0) stop("static shared memory breaks the alignment of the dynamic one");
+  return block.memory + start;
+}
+void* static_shared_memory(const void* key, int bytes, int alignment) {
+  Block& block = *current->block;
+  if (const auto known = block.statics.find(key); known != block.statics.end()) {
+    return block.memory + known->second;
+  }
+  if (block.dynamic_bytes > 0) stop("static shared memory beside dynamic one is not emulated");
+  const int at = (kReserved + block.static_bytes + alignment - 1) / alignment * alignment;
+  block.static_bytes = at + bytes - kReserved;
+  if (block.static_bytes > 48 * 1024) stop("more than 48 KiB of static shared memory");
+  block.statics[key] = at;
+  return block.memory + at;
+}
+
+unsigned char* shared_pointer(std::uint32_t address, int bytes, int alignment, const char* what) {
+  const Block* block = current->block;
+  if (const std::uint32_t rank = address >> 24; rank != 0) {  // see mapa
+    if (rank > block->cluster->size()) stop(std::string(what) + ": no such block of the cluster");
+    block = (*block->cluster)[rank - 1];
+  }
+  const int offset = static_cast<int>(address & 0xffffff);
+  const int end = kReserved + block->static_bytes + block->dynamic_bytes;
+  if (offset < kReserved || offset + bytes > end) {
+    stop(std::string(what) + " at " + std::to_string(offset - kReserved) + " of " +
+         std::to_string(end - kReserved) + " bytes of shared memory");
+  }
+  if (offset % alignment != 0) {
+    stop(std::string(what) + " at " + std::to_string(offset) + ", which is not a multiple of " +
+         std::to_string(alignment));
+  }
+  return block->memory + offset;
+}
+
+MemoryBarrier& memory_barrier(std::uint32_t address, const char* what) {
+  auto& barrier = *reinterpret_cast<MemoryBarrier*>(shared_pointer(address, 8, 8, what));
+  if (barrier.magic != kMagic) {
+    stop(std::string(what) + " at " + std::to_string(address & 0xffffff) +
+         ": there is no initialised barrier (any more)");
+  }
+  return barrier;
+}
+void check_phase(MemoryBarrier& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  barrier.phase ^= 1;
+  barrier.pending = barrier.expected;
+}
+
+void later(Task task) {
+  if (chance(early)) return task.run();
+  tasks.push_back(std::move(task));
+}
+void products_ready(Warpgroup& group) {
+  if (!chance(early)) return;
+  while (!group.products.empty() && group.products.front()->arrived == 128) {
+    Product* product = group.products.front();
+    group.products.pop_front();
+    execute(*product);
+    ++group.done;
+    delete product;
   }
 }
 
-Lane* warp() { return lanes[current / 32]; }
-int lane() { return current % 32; }
-void sync_warp() { wait_at(warp_barriers[current / 32], warp_alive[current / 32]); }
-void sync_warps(int barrier, int threads) { wait_at(named_barriers[barrier], threads); }
+void do_copies(Fiber& fiber, std::uint64_t until) {
+  std::size_t n = 0;
+  while (n < fiber.copies.size() && fiber.copies_done < until) {
+    const Copy& copy = fiber.copies[n++];
+    std::memcpy(copy.to, copy.from, copy.valid);
+    std::memset(copy.to + copy.valid, 0, copy.bytes - copy.valid);
+    ++fiber.copies_done;
+  }
+  fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<std::ptrdiff_t>(n));
+}
 
-void copy(void* to, const void* from, bool valid) {
-  if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
-      (valid && reinterpret_cast<std::uintptr_t>(from) % 16 != 0)) {
-    stop("a misaligned asynchronous copy");
+const void* know_kernel(const void* kernel, Invoke invoke, const char* name) {
+  const auto [at, added] = kernels.try_emplace(kernel);
+  if (added) at->second = {invoke, name, 48 * 1024};
+  return kernel;
+}
+void allow_shared(const void* kernel, int bytes) { kernels.at(kernel).most_shared = bytes; }
+
+bool launch(const void* kernel, const Shape& shape, const void* args) {
+  current = nullptr;
+  const Kernel& known = kernels.at(kernel);
+  kernel_of_fibers = kernel;
+  args_of_fibers = args;
+  if (shape.shared_bytes > static_cast<std::size_t>(known.most_shared)) {
+    stop("a launch with " + std::to_string(shape.shared_bytes) + " bytes of shared memory, " +
+         std::to_string(known.most_shared) + " allowed: " + known.name);
   }
-  fibers[current].open.push_back({to, from, valid});
-}
-void commit() {
-  Fiber& fiber = fibers[current];
-  fiber.groups.push_back(std::move(fiber.open));
-  fiber.open.clear();
-}
-void wait(int pending) {
-  auto& groups = fibers[current].groups;
-  while (static_cast<int>(groups.size()) > pending) {
-    for (const Copy& one : groups.front()) {
-      if (one.valid) std::memcpy(one.to, one.from, 16);
-      else std::memset(one.to, 0, 16);
+  if (shape.block.x * shape.block.y * shape.block.z > 1024) stop("more than 1024 threads");
+  blockDim = shape.block;
+  gridDim = shape.grid;
+  // Thread blocks in a random order, a cluster (or all) at a time.
+  std::vector<Index3> corners;
+  const Index3& c = shape.cluster;
+  for (unsigned z = 0; z < shape.grid.z; z += c.z) {
+    for (unsigned y = 0; y < shape.grid.y; y += c.y) {
+      for (unsigned x = 0; x < shape.grid.x; x += c.x) corners.emplace_back(x, y, z);
     }
-    groups.erase(groups.begin());
   }
+  std::shuffle(corners.begin(), corners.end(), random_bits);
+  std::deque<std::vector<Block*>> clusters;
+  std::deque<Barrier> barriers;
+  std::vector<Block*> together;
+  for (const Index3& corner : corners) {
+    std::vector<Block*>& blocks = clusters.emplace_back();
+    barriers.emplace_back();
+    for (unsigned i = 0; i < c.x * c.y * c.z; ++i) {
+      const Index3 index(corner.x + i % c.x, corner.y + i / c.x % c.y, corner.z + i / c.x / c.y);
+      Block* block = make_block(index, shape);
+      block->rank = static_cast<int>(i);
+      block->cluster = &blocks;
+      block->cluster_barrier = &barriers.back();
+      blocks.push_back(block);
+    }
+    if (shape.together) together.insert(together.end(), blocks.begin(), blocks.end());
+    else run_together(blocks);
+  }
+  if (shape.together) run_together(together);
+  current = nullptr;
+  return true;
 }
 
 }  // namespace emulator
-
-void emulated_sync_threads() { emulator::wait_at(emulator::block_barrier, emulator::alive); }

@@ -1,38 +1,147 @@
-// A multiprocessor on the CPU: the threads of a thread block are fibers that take turns at barriers
-// and at the instructions of a warp, in a random order, so that a missing barrier shows.
+// A multiprocessor on the CPU: the threads of a thread block (of a cluster, of a whole grid when it
+// is launched so) are fibers that change at barriers and at the instructions of a warp. Copies and
+// products that the hardware does in the background wait in a queue: a random number decides
+// whether they are done at once, some time later, or as late as they may.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
+#include <random>
+#include <string>
 #include <vector>
+
+#include "ptx.h"
 
 namespace emulator {
 
-// Runs a kernel over a grid. Shared memory starts as NaN; writing past `shared_bytes` ends the
-// program, and so does a barrier that not all threads reach.
-void run(std::int64_t x, std::int64_t y, std::int64_t z, int threads, int shared_bytes,
-         const std::function<void()>& kernel);
+inline constexpr int kMostShared = 227 * 1024;   // bytes of a thread block
+inline constexpr int kReserved = 1024;           // where shared memory starts
+inline constexpr int kWindow = 256 * 1024;       // bytes that one thread block's memory takes here
+inline constexpr int kProcessors = 4;            // few, so that persistent kernels loop
 
-void sync_warp();
-void sync_warps(int barrier, int threads);
-
-// What the lanes of the calling warp show each other between two sync_warp.
-struct Lane {
-  std::uint32_t a[4], b[2], word;
-  const void* row;
+struct Barrier {
+  int arrived = 0, expected = 0;
+  unsigned generation = 0;
 };
-Lane* warp();
-int lane();
 
-// Asynchronous copies happen when they are waited for, so that a missing wait shows.
-void copy(void* to, const void* from, bool valid);
-void commit();
-void wait(int pending);
+// A barrier in shared memory.
+struct MemoryBarrier {
+  std::uint64_t magic : 8, phase : 1, expected : 12, pending : 12;
+  std::int64_t bytes : 31;
+};
+static_assert(sizeof(MemoryBarrier) == 8);
+inline constexpr unsigned kMagic = 0x5a;
 
-[[noreturn]] void stop(const char* why);
+struct Copy {
+  unsigned char* to;
+  const unsigned char* from;
+  int bytes, valid;
+};
+
+// What a fiber waits for.
+struct Wait {
+  enum Kind { nothing, barrier, memory, products, bulk, turn } kind = nothing;
+  const char* what = "";
+  int number = 0;
+  const Barrier* at = nullptr;
+  unsigned generation = 0;
+  MemoryBarrier* memory_at = nullptr;
+  std::uint64_t count = 0;
+};
+
+struct Warp;
+struct Block;
+struct Fiber {
+  void* stack = nullptr;
+  char* stack_memory = nullptr;
+  bool done = false;
+  int thread = 0;
+  Warp* warp = nullptr;
+  Block* block = nullptr;
+  Wait wait;
+  std::vector<Copy> copies;             // not yet done, in order
+  std::uint64_t copies_done = 0;        // of all this thread ever asked for
+  std::vector<std::uint64_t> copy_groups;
+  std::uint64_t bulk_open = 0, bulk_issued = 0, bulk_done = 0;
+  std::vector<std::uint64_t> bulk_groups;
+  unsigned cluster_generation = 0;
+  std::uint64_t products_issued = 0;
+  std::vector<std::uint64_t> product_groups;
+};
+
+// What the lanes of a warp show each other. Two sets: a lane is at most one exchange ahead.
+struct LaneSlot {
+  std::uint32_t word[8];
+  std::uint64_t bits;
+  const unsigned char* row;
+};
+struct Warp {
+  Barrier barrier;
+  const char* doing = nullptr;
+  int alive = 32;
+  LaneSlot slots[2][32];
+};
+
+// A product of a warpgroup that is under way.
+struct Product {
+  const Instruction* instruction = nullptr;
+  Block* block = nullptr;
+  int arrived = 0;
+  bool accumulate = false, a_transposed = false, b_transposed = false;
+  std::uint64_t a_descriptor = 0, b_descriptor = 0;
+  std::uint32_t a[128][4];
+  std::vector<void*> d;  // [128][n / 2]
+};
+struct Warpgroup {
+  std::deque<Product*> products;  // issued by a thread at least, not done
+  std::uint64_t done = 0;
+};
+
+struct Block {
+  Index3 index;
+  int rank = 0;                   // in its cluster
+  std::vector<Block*>* cluster = nullptr;  // by rank
+  Barrier* cluster_barrier = nullptr;
+  unsigned char* memory = nullptr;
+  int static_bytes = 0, dynamic_bytes = 0;
+  std::map<const void*, int> statics;
+  Barrier barrier, named[16];
+  int alive = 0;
+  std::vector<Fiber*> fibers;
+  std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
+};
+
+extern Fiber* current;
+
+[[noreturn]] void stop(const std::string& why);
+
+// Waits at a barrier of the machine until `expected` threads have come.
+void wait_at(Barrier& barrier, int expected, const char* what, int number);
+void arrive_at(Barrier& barrier, int expected, const char* what, int number);
+void wait_for(const Wait& wait);
+
+// All lanes meet; returns their slots. Lanes fill slot(what) first.
+LaneSlot& slot(const char* what);
+const LaneSlot* meet(unsigned mask = ~0u);
+
+// Shared memory at an address of this or of another thread block of the cluster.
+unsigned char* shared_pointer(std::uint32_t address, int bytes, int alignment, const char* what);
+MemoryBarrier& memory_barrier(std::uint32_t address, const char* what);
+void check_phase(MemoryBarrier& barrier);
+
+// Work in the background. `run` may be called at any later time.
+struct Task {
+  std::function<void()> run;
+  Fiber* owner;
+  bool reads_shared;  // of its owner, who must not end before
+};
+void later(Task task);
+void products_ready(Warpgroup& group);
+void execute(Product& product);
+void do_copies(Fiber& fiber, std::uint64_t until);
+void set_seed(unsigned seed);
 
 }  // namespace emulator
-
-namespace mhla::cuda {
-extern unsigned char shared[];  // what kernels declare as dynamic shared memory
-}

@@ -1,0 +1,45 @@
+// What of the CUDA backend was compiled for the emulator; the rest is absent.
+#include "mhla/cuda/implementations.h"
+
+#include <cstring>
+
+#include "emulator.h"
+
+namespace mhla {
+namespace {
+
+// Serves everything, so that others may lean on it, until it is called.
+constexpr Implementation kAbsent{
+    .name = "absent",
+    .refuses = [](const Problem&) { return std::optional<std::string>(); },
+    .predict_seconds = [](const Problem&, const PlanOptions&) { return 1.0; },
+    .forward_workspace = [](const Problem&, const PlanOptions&) { return std::size_t{0}; },
+    .backward_workspace = [](const Problem&, const PlanOptions&) { return std::size_t{0}; },
+    .forward = [](const PlanData&, const ForwardInputs&, const ForwardOutputs&, const Workspace&,
+                  Stream) { emulator::stop("needs an implementation that was not compiled"); },
+    .backward = [](const PlanData&, const BackwardInputs&, const BackwardOutputs&,
+                   const Workspace&,
+                   Stream) { emulator::stop("needs an implementation that was not compiled"); },
+    .prepare = [](const Problem&) { return std::shared_ptr<const void>(); }};
+
+}  // namespace
+
+namespace cuda {
+#define MHLA_ABSENT(name) \
+  [[gnu::weak]] const Implementation& name##_implementation() { return kAbsent; }
+MHLA_ABSENT(linear)
+MHLA_ABSENT(tf32)
+MHLA_ABSENT(causal)
+MHLA_ABSENT(dense)
+MHLA_ABSENT(fused)
+}  // namespace cuda
+
+std::vector<const Implementation*> cuda_implementations() {
+  std::vector<const Implementation*> all = {
+      &cuda::fused_implementation(), &cuda::causal_implementation(), &cuda::dense_implementation(),
+      &cuda::linear_implementation(), &cuda::tf32_implementation()};
+  std::erase(all, &kAbsent);
+  return all;
+}
+
+}  // namespace mhla
