@@ -82,11 +82,12 @@ void bulk_load(const Instruction& in, Frame& frame) {
 // Bulk stores count for the thread that asked for them.
 void bulk_store_later(std::function<void()> run) {
   Fiber* fiber = current;
-  ++fiber->bulk_issued;
+  const std::uint64_t number = ++fiber->bulk_issued;
+  fiber->bulk_pending.insert(number);
   later({.run =
-             [fiber, run = std::move(run)] {
+             [=, run = std::move(run)] {
                run();
-               ++fiber->bulk_done;
+               fiber->bulk_pending.erase(number);
              },
          .owner = fiber,
          .reads_shared = true});
@@ -103,7 +104,6 @@ void bulk_store(const Instruction& in, Frame& frame) {
 void bulk_commit(const Instruction&, Frame&) {
   current->bulk_groups.push_back(current->bulk_issued);
 }
-// NOTE: stores of a thread may end in any order here; it waits for as many as it has to.
 void bulk_wait(const Instruction& in, Frame& frame) {
   const std::uint64_t pending = frame.read(in.arguments[0]);
   auto& groups = current->bulk_groups;

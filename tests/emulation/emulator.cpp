@@ -85,7 +85,7 @@ bool ready(const Fiber& fiber) {
     case Wait::memory: return wait.memory_at->phase != wait.count;
     case Wait::products:
       return fiber.block->warpgroups[fiber.thread / 128].done >= wait.count;
-    case Wait::bulk: return fiber.bulk_done >= wait.count;
+    case Wait::bulk: return fiber.bulk_pending.empty() || *fiber.bulk_pending.begin() > wait.count;
   }
   return false;
 }
@@ -264,8 +264,7 @@ void run_together(const std::vector<Block*>& blocks) {
     bool progress = false, spins = false;
     for (const auto& [block, warp] : warps) {
       run_warp(*block, warp, progress, spins);
-      while (chance(early / 4) && work()) {
-      }
+      while (chance(early / 4) && work()) progress = true;
     }
     const bool alive = std::any_of(blocks.begin(), blocks.end(),
                                    [](const Block* block) { return block->alive > 0; });

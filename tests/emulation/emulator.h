@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ struct Fiber {
   std::vector<Copy> copies;             // not yet done, in order
   std::uint64_t copies_done = 0;        // of all this thread ever asked for
   std::vector<std::uint64_t> copy_groups;
-  std::uint64_t bulk_open = 0, bulk_issued = 0, bulk_done = 0;
+  std::uint64_t bulk_issued = 0;
+  std::set<std::uint64_t> bulk_pending;  // numbers of stores that are not done
   std::vector<std::uint64_t> bulk_groups;
   unsigned cluster_generation = 0;
   std::uint64_t products_issued = 0;

@@ -14,24 +14,6 @@
 #include "mhla/core/implementation.h"
 #include "mhla/mhla.h"
 
-namespace mhla {
-std::vector<const Implementation*> cuda_implementations() { return {}; }
-std::vector<std::string> cuda_devices() { return {"emulated"}; }
-void* device_alloc(std::size_t bytes) {  // poisoned: NaN shows what nobody wrote
-  void* data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(data, 0xff, bytes);
-  return data;
-}
-void device_free(void* data) { std::free(data); }
-void device_upload(void* device, const void* host, std::size_t bytes) {
-  std::memcpy(device, host, bytes);
-}
-void device_download(void* host, const void* device, std::size_t bytes) {
-  std::memcpy(host, device, bytes);
-}
-void device_synchronize() {}
-}  // namespace mhla
-
 namespace {
 
 using namespace mhla;
