@@ -75,7 +75,7 @@ void Config::override_with(const std::string& word) {
   if (text.starts_with("[") && text.ends_with("]")) {
     value.list = true;
     value.items.clear();
-    for (const std::string_view item : split(text.substr(1, text.size() - 2), ',')) {
+    for (const std::string_view item : split(std::string_view(text).substr(1, text.size() - 2), ',')) {
       if (const std::string plain = trimmed(item); !plain.empty()) value.items.push_back(plain);
     }
   }

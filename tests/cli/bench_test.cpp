@@ -1,19 +1,16 @@
 // `mhla bench` from outside, and that its check notices wrong results. Nothing depends on timing.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "cli/bench_check.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shapes.h"
 #include "cli/bench_timing.h"
+#include "cli/program_fixture.h"
 
 namespace mhla::cli {
 namespace {
@@ -21,36 +18,13 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-struct Result {
-  int code;
-  std::string out, err;
-};
+using mhla::test::Result;
 
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class Bench : public testing::Test {
+class Bench : public mhla::test::ProgramTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "mhla-bench-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+  Result run(const std::string& arguments, const fs::path& which = MHLA_PROGRAM) const {
+    return shell("cd '" + path("") + "' && '" + which.string() + "' bench " + arguments);
   }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  Result run(const std::string& arguments, const fs::path& program = MHLA_PROGRAM) const {
-    const std::string line = "cd '" + folder_.string() + "' && '" + program.string() + "' bench " +
-                             arguments + " >out 2>err";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(folder_ / "out"),
-            slurp(folder_ / "err")};
-  }
-
-  fs::path folder_;
 };
 
 bool has_torch() {
@@ -133,7 +107,7 @@ TEST_F(Bench, NamesTheNearestKnownWord) {
 }
 
 TEST_F(Bench, WithoutLibTorchTheErrorSaysHowToGetIt) {
-  const fs::path alone = folder_ / "mhla";  // the module is found beside the program only
+  const fs::path alone = path("mhla");  // the module is found beside the program only
   fs::copy_file(MHLA_PROGRAM, alone);
   const Result r = run("cpu --compare torch --shape tiny", alone);
   EXPECT_EQ(r.code, 1);
@@ -142,7 +116,7 @@ TEST_F(Bench, WithoutLibTorchTheErrorSaysHowToGetIt) {
 }
 
 TEST_F(Bench, CudaOutsideASourceTreeSaysWhereTheScriptIs) {
-  const fs::path alone = folder_ / "mhla";
+  const fs::path alone = path("mhla");
   fs::copy_file(MHLA_PROGRAM, alone);
   const Result r = run("cuda", alone);
   EXPECT_EQ(r.code, 1);

@@ -1,14 +1,12 @@
 // `mhla convert` of files alone, from outside: no network, no LibTorch.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "cli/program_fixture.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "support/torch_file.h"
@@ -19,24 +17,13 @@ using mhla::io::Checkpoint;
 using mhla::io::ScalarType;
 using nlohmann::json;
 
-struct Result {
-  int code;
-  std::string out, err;
-};
+using mhla::test::Result;
+using mhla::test::slurp;
 
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class Convert : public testing::Test {
+class Convert : public mhla::test::ProgramTest {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mhla-convert-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    ProgramTest::SetUp();
     std::filesystem::create_directory(path("work"));
     for (std::size_t i = 0; i < numbers_.size(); ++i) numbers_[i] = 0.1f * static_cast<float>(i);
     const auto tensor = [&](const char* name, std::size_t at) {
@@ -50,18 +37,12 @@ class Convert : public testing::Test {
     mhla::io::write_safetensors(in(), {tensor("a", 0), tensor("b", 256), tensor("c", 512)},
                                 {.metadata = {{"format", "pt"}, {"note", "kept"}}});
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string in() const { return path("in.safetensors"); }
   std::string out(const std::string& name) const { return path("work/" + name); }
 
   Result run(const std::string& arguments, const std::string& before = "") const {
-    const std::string line = before + "'" + std::string(MHLA_PROGRAM) + "' convert " + arguments +
-                             " >" + path("stdout") + " 2>" + path("stderr");
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(path("stdout")),
-            slurp(path("stderr"))};
+    return program("convert " + arguments, before);
   }
   void expect_failure(const Result& r, int code, const std::vector<std::string>& parts) const {
     EXPECT_EQ(r.code, code) << r.err;
@@ -75,7 +56,6 @@ class Convert : public testing::Test {
   }
 
   std::vector<float> numbers_ = std::vector<float>(768);
-  std::string folder_;
 };
 
 TEST_F(Convert, HalvesAFileAndKeepsItsMetadata) {
@@ -173,7 +153,7 @@ TEST_F(Convert, NeverReplacesItsInput) {
   const std::string before = slurp(in());
   std::filesystem::create_symlink(in(), path("link.safetensors"));
   for (const std::string& target :
-       {in(), folder_ + "/work/../in.safetensors", path("link.safetensors")}) {
+       {in(), path("work/../in.safetensors"), path("link.safetensors")}) {
     expect_failure(run(in() + " " + target + " --dtype bf16"), 2, {"being read"});
   }
   EXPECT_EQ(slurp(in()), before);

@@ -1,43 +1,26 @@
 // `mhla data` from outside.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
+#include "cli/program_fixture.h"
 #include "io/image.h"
 
 namespace {
 
-class DataCommand : public testing::Test {
+class DataCommand : public mhla::test::ProgramTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mhla-data-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   int run(const std::string& arguments) {
-    const std::string line = std::string("'") + MHLA_PROGRAM + "' data " + arguments + " >" +
-                             folder_ + "/out 2>" + folder_ + "/err";
-    const int status = std::system(line.c_str());
-    out_ = slurp(folder_ + "/out");
-    err_ = slurp(folder_ + "/err");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  static std::string slurp(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
+    const mhla::test::Result result = program("data " + arguments);
+    out_ = result.out;
+    err_ = result.err;
+    return result.code;
   }
 
-  std::string folder_, out_, err_;
+  std::string out_, err_;
 };
 
 TEST_F(DataCommand, InfoCountsTheClasses) {
@@ -53,23 +36,23 @@ TEST_F(DataCommand, InfoCountsTheClasses) {
 }
 
 TEST_F(DataCommand, InfoNamesUnreadablePictures) {
-  std::filesystem::create_directories(folder_ + "/set/a");
-  mhla::io::write_image(folder_ + "/set/a/1.png", mhla::io::Image(4, 4).view());
-  std::ofstream(folder_ + "/set/a/2.png") << "broken";
-  EXPECT_EQ(run("info '" + folder_ + "/set' --check"), 1);
+  std::filesystem::create_directories(path("set/a"));
+  mhla::io::write_image(path("set/a/1.png"), mhla::io::Image(4, 4).view());
+  std::ofstream(path("set/a/2.png")) << "broken";
+  EXPECT_EQ(run("info '" + path("set") + "' --check"), 1);
   EXPECT_NE(out_.find("a/2.png: neither PNG nor JPEG"), std::string::npos) << out_;
 }
 
 TEST_F(DataCommand, PreviewDrawsASheetThatDependsOnTheSeed) {
   const std::string flags = "preview relations --count 2 --copies 3 --image-size 16 --out '";
-  ASSERT_EQ(run(flags + folder_ + "/a.png'"), 0) << err_;
-  ASSERT_EQ(run(flags + folder_ + "/b.png'"), 0);
-  ASSERT_EQ(run(flags + folder_ + "/c.png' --seed 1"), 0);
-  const auto sheet = mhla::io::read_image(folder_ + "/a.png");
+  ASSERT_EQ(run(flags + path("a.png") + "'"), 0) << err_;
+  ASSERT_EQ(run(flags + path("b.png") + "'"), 0);
+  ASSERT_EQ(run(flags + path("c.png") + "' --seed 1"), 0);
+  const auto sheet = mhla::io::read_image(path("a.png"));
   EXPECT_EQ(sheet.width(), 4 * 18 + 2);
   EXPECT_EQ(sheet.height(), 2 * 18 + 2);
-  EXPECT_EQ(sheet, mhla::io::read_image(folder_ + "/b.png"));
-  EXPECT_FALSE(sheet == mhla::io::read_image(folder_ + "/c.png"));
+  EXPECT_EQ(sheet, mhla::io::read_image(path("b.png")));
+  EXPECT_FALSE(sheet == mhla::io::read_image(path("c.png")));
 }
 
 TEST_F(DataCommand, MistakesAreNamed) {

@@ -1,7 +1,5 @@
 // The program from outside: exit codes, streams, JSON, help, hints, pictures, completion.
-#include <gtest/gtest.h>
 #include <png.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -10,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
+#include "cli/program_fixture.h"
 #include "mhla/problem.h"
 #include "mhla/version.h"
 
@@ -20,40 +18,12 @@ namespace {
 
 using nlohmann::json;
 
-struct Result {
-  int code;
-  std::string out, err;
-};
+using mhla::test::Result;
+using mhla::test::slurp;
 
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class Program : public testing::Test {
+class Program : public mhla::test::ProgramTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mhla-cli-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
-  Result shell(const std::string& command) const {
-    const std::string line = command + " >" + path("out") + " 2>" + path("err");
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, slurp(path("out")), slurp(path("err"))};
-  }
-  Result run(const std::string& arguments) const {
-    return shell(std::string("'") + MHLA_PROGRAM + "' " + arguments);
-  }
-
- private:
-  std::string folder_;
+  Result run(const std::string& arguments) const { return program(arguments); }
 };
 
 const char* const kCommands[] = {"info",    "explain", "verify", "mixing",    "bench",

@@ -4,7 +4,10 @@ if(NOT TARGET mhla_trainer OR MHLA_SANITIZE)
 endif()
 file(GLOB train_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_test.cpp
      ${CMAKE_CURRENT_LIST_DIR}/../tasks/*_test.cpp)
-add_executable(test_train ${train_sources})
+if(NOT MHLA_GLOO_INCLUDE)
+  list(FILTER train_sources EXCLUDE REGEX "/distributed_test\\.cpp$")
+endif()
+add_executable(test_train ${train_sources} ${PROJECT_SOURCE_DIR}/src/cli/launch.cpp)
 target_link_libraries(test_train PRIVATE mhla_flags mhla_trainer mhla_tasks
   mhla_io_torch mhla_torch nlohmann_json::nlohmann_json GTest::gtest GTest::gtest_main)
 target_compile_options(test_train PRIVATE $<$<CONFIG:Release>:-O0>)  # compiling is what takes long

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@ std::optional<Number> parse_number(std::string_view text) {
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator);
+// The parts would outlive a temporary text.
+template <std::same_as<std::string> Text>
+void split(Text&& text, char separator) = delete;
 
 // The candidate with the smallest edit distance; empty when none comes near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
