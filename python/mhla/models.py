@@ -99,6 +99,12 @@ class Model(nn.Module):
             raise TypeError(f"[mhla.models] {self.model_name} takes {', '.join(names)}; got {', '.join(given)}")
         return self._core.forward([*inputs, *(named[name] for name in names[len(inputs) :])])
 
+    def recompute(self, on: bool = True) -> Model:
+        """Memory for time: from now on each block keeps only its input for the backward pass and runs
+        again there, with the same random numbers. Returns the network."""
+        self._core.set_recompute(on)
+        return self
+
     def example_inputs(self, batch: int = 1) -> list[Tensor]:
         """Random inputs of the size the network was made for."""
         return list(self._core.example_inputs(batch))

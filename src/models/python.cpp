@@ -3,6 +3,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include "models/layers/recompute.h"
 #include "models/lm/lm.h"
 #include "models/wan/wan.h"
 #include "models/weights.h"
@@ -15,6 +16,12 @@ class Handle : public torch::CustomClassHolder {
   Handle(const std::string& name, const std::string& options, const std::string& device)
       : model_(create_model(name, options, {.device = c10::Device(device)})) {}
   Model& get() { return *model_; }
+  at::Tensor forward(const std::vector<at::Tensor>& inputs) {
+    const RecomputeBlocks blocks(recompute);
+    return model_->forward(inputs);
+  }
+
+  bool recompute = false;
 
  private:
   std::shared_ptr<Model> model_;
@@ -96,10 +103,9 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
   m.class_<mhla::models::Stream>("ModelStream").def(torch::init<>());
   m.class_<Handle>("Model")
       .def(torch::init<const std::string&, const std::string&, const std::string&>())
-      .def("forward",
-           [](const Holder& self, const std::vector<at::Tensor>& inputs) {
-             return self->get().forward(inputs);
-           })
+      .def("forward", [](const Holder& self,
+                         const std::vector<at::Tensor>& inputs) { return self->forward(inputs); })
+      .def("set_recompute", [](const Holder& self, bool on) { self->recompute = on; })
       .def("parameters",
            [](const Holder& self) { return mhla::models::dict_of(self->get().named_parameters()); })
       .def("buffers",

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/layers/init.h"
+#include "models/layers/recompute.h"
 
 namespace mhla::models {
 namespace {
@@ -123,8 +124,10 @@ void Dit::run_blocks(Residual& x, const Tensor& c, std::vector<std::int64_t> gri
   for (std::size_t i = 0; i < blocks_->size(); ++i) {
     DitBlock& block = (*blocks_)[i];
     block.attention().set_grid(grid);
-    block.forward(x, c);
-    if (block.convolves()) x = Residual(block.convolved(x.value(), grid));
+    recompute_block(x, {c}, [&block, grid](Residual& y, const auto& others) {
+      block.forward(y, others[0]);
+      if (block.convolves()) y = Residual(block.convolved(y.value(), grid));
+    });
     if (quad) flip();
     if (quad && i % 2 == 1) transpose();
   }

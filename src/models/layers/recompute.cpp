@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
 #include <mutex>
 
 namespace mhla::models {
@@ -61,43 +62,61 @@ class AutocastState {
   at::ScalarType dtype_;
 };
 
+// NOTE: weights rounded without gradients must not be found by a pass that needs them.
+class NoRoundedWeights {
+ public:
+  NoRoundedWeights() : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  NoRoundedWeights(const NoRoundedWeights&) = delete;
+  NoRoundedWeights& operator=(const NoRoundedWeights&) = delete;
+  ~NoRoundedWeights() { at::autocast::set_autocast_cache_enabled(before_); }
+
+ private:
+  bool before_;
+};
+
 struct Call : torch::CustomClassHolder {
-  Call(std::function<Tensor(const Tensor&)> given, c10::Device device)
+  Call(Block given, c10::Device device)
       : block(std::move(given)), random(device), autocast(device.type()) {}
-  std::function<Tensor(const Tensor&)> block;
+  Block block;
   RandomState random;
   AutocastState autocast;
 };
 
 class Recompute : public torch::autograd::Function<Recompute> {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& x,
-                        const std::function<Tensor(const Tensor&)>& block) {
-    auto call = c10::make_intrusive<Call>(block, x.device());
+  static Tensor forward(AutogradContext* context, at::TensorList inputs, const Block& block) {
+    auto call = c10::make_intrusive<Call>(block, inputs[0].device());
     context->saved_data["call"] = c10::IValue::make_capsule(call);
-    context->save_for_backward({x});
-    return call->block(x);
+    context->save_for_backward(inputs.vec());
+    const NoRoundedWeights plain;
+    return call->block(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& d_output) {
     const auto capsule = context->saved_data["call"].toCapsule();
     const auto& call = static_cast<const Call&>(*capsule);
-    const Tensor x = context->get_saved_variables()[0].detach().set_requires_grad(true);
-    const RandomState random_before(x.device());
-    const AutocastState autocast_before(x.device().type());
+    variable_list inputs = context->get_saved_variables();
+    for (Tensor& input : inputs) input = input.detach().set_requires_grad(input.requires_grad());
+    const c10::Device device = inputs[0].device();
+    const RandomState random_before(device);
+    const AutocastState autocast_before(device.type());
     call.random.restore();
     call.autocast.set();
     Tensor y;
     {
       const at::AutoGradMode with_gradient(true);
-      at::autocast::increment_nesting();
-      y = call.block(x);
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+      const NoRoundedWeights plain;
+      y = call.block(inputs);
     }
     autocast_before.set();
     random_before.restore();
     torch::autograd::backward({y}, {d_output[0]});
-    return {x.grad(), Tensor()};
+    variable_list gradients;
+    for (const Tensor& input : inputs) gradients.push_back(input.grad());
+    gradients.emplace_back();  // of the block
+    return gradients;
   }
 };
 
@@ -111,10 +130,23 @@ RecomputeBlocks::~RecomputeBlocks() { t_on = before_; }
 bool RecomputeBlocks::on() { return t_on; }
 std::int64_t RecomputeBlocks::count() const { return t_count - count_before_; }
 
-Tensor recomputed(const Tensor& x, const std::function<Tensor(const Tensor&)>& block) {
-  if (!t_on || !at::GradMode::is_enabled() || !x.requires_grad()) return block(x);
+Tensor recomputed(const std::vector<Tensor>& inputs, const Block& block) {
+  const bool needed = std::ranges::any_of(inputs,
+                                          [](const Tensor& x) { return x.requires_grad(); });
+  if (!t_on || !at::GradMode::is_enabled() || !needed) return block(inputs);
   ++t_count;
-  return Recompute::apply(x, block);
+  return Recompute::apply(at::TensorList(inputs), block);
+}
+
+void recompute_block(Residual& x, const std::vector<Tensor>& others, const ResidualBlock& block) {
+  if (!t_on) return block(x, others);  // what was added last is still to be summed
+  std::vector<Tensor> inputs = {x.value()};
+  inputs.insert(inputs.end(), others.begin(), others.end());
+  x = Residual(recomputed(inputs, [block](const std::vector<Tensor>& given) {
+    Residual inner(given[0]);
+    block(inner, {given.begin() + 1, given.end()});
+    return inner.value();
+  }));
 }
 
 }  // namespace mhla::models

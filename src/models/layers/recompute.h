@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
+
+#include "models/layers/residual.h"
 
 namespace mhla::models {
 
@@ -25,9 +28,15 @@ class RecomputeBlocks {
   std::int64_t count_before_;
 };
 
-// block(x); recomputed with the same random numbers and autocast where a RecomputeBlocks lives and
-// a gradient is asked for.
-at::Tensor recomputed(const at::Tensor& x,
-                      const std::function<at::Tensor(const at::Tensor&)>& block);
+// block(inputs); recomputed with the same random numbers and autocast where a RecomputeBlocks lives
+// and a gradient is asked for. Gradients reach the inputs and the parameters of the block alone, so
+// whatever else the block takes by its closure must need none.
+using Block = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+at::Tensor recomputed(const std::vector<at::Tensor>& inputs, const Block& block);
+
+// The same for a block that adds to the tokens; `others` are what else has gradients.
+using ResidualBlock = std::function<void(Residual&, const std::vector<at::Tensor>& others)>;
+void recompute_block(Residual& x, const std::vector<at::Tensor>& others,
+                     const ResidualBlock& block);
 
 }  // namespace mhla::models

@@ -5,6 +5,7 @@
 #include <ATen/ops/silu.h>
 
 #include "models/layers/init.h"
+#include "models/layers/recompute.h"
 #include "models/mhla_layer.h"
 
 namespace mhla::models {
@@ -100,7 +101,9 @@ Lm::Lm(const LmConfig& config, const std::string& attention_options) : config_(c
 Tensor Lm::hidden(const Tensor& ids) {
   if (ids.dim() != 2) fail("models", name, ": ids: expected [B, N], got ", ids.sizes());
   Residual x(embeddings_->forward(ids));
-  for (const auto& layer : *layers_) layer->forward(x);
+  for (const auto& layer : *layers_) {
+    recompute_block(x, {}, [layer](Residual& y, const auto&) { layer->forward(y); });
+  }
   return x.normed(norm_->norm());
 }
 

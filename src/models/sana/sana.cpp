@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "models/layers/init.h"
+#include "models/layers/recompute.h"
 
 namespace mhla::models {
 namespace {
@@ -106,11 +107,12 @@ Tensor Sana::forward(const Tensor& latent, const Tensor& t, const Tensor& text,
   Residual x(patch_tokens(*proj_, latent));
   const Tensor when = t_embedder_->forward(t);
   const Tensor m = t_block_->forward(when).unflatten(1, {6, config_.dim});
-  const SanaBlock::Text words{.words = embed_text(text),
-                              .mask = mask.to(at::kBool).unsqueeze(1).unsqueeze(1)};
+  const Tensor words = embed_text(text), there = mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
-    block->forward(x, m, words, grid);
+    recompute_block(x, {m, words}, [block, there, grid](Residual& y, const auto& others) {
+      block->forward(y, others[0], {.words = others[1], .mask = there}, grid);
+    });
   }
   const auto last = (final_table_ + when.unsqueeze(1)).unbind(1);
   const Tensor out = linear_->forward(x.normed(norm_->norm(), last[0], last[1]));

@@ -151,15 +151,7 @@ Tensor Vit::features(const Tensor& pixels) {
   x.add(positions.expand_as(tokens));
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
-    if (!RecomputeBlocks::on()) {
-      block->forward(x);
-      continue;
-    }
-    x = Residual(recomputed(x.value(), [&](const Tensor& y) {
-      Residual inner(y);
-      block->forward(inner);
-      return inner.value();
-    }));
+    recompute_block(x, {}, [block](Residual& y, const auto&) { block->forward(y); });
   }
   return x.value();
 }

@@ -143,7 +143,7 @@ Tensor Vlt::forward(const Tensor& pixels) {
   }
   for (const VltStage& stage : stages_) {
     for (const auto& block : *stage.blocks) {
-      x = recomputed(x, [&](const Tensor& y) { return block->forward(y); });
+      x = recomputed({x}, [block](const auto& y) { return block->forward(y[0]); });
     }
     if (stage.reduction) x = stage.norm->forward(stage.reduction->forward(x));
   }

@@ -18,7 +18,10 @@ WanCrossAttention::WanCrossAttention(std::int64_t dim, std::int64_t heads)
       norm_q_(register_module("norm_q", nn::make_rms_norm(dim, 1e-6))),
       norm_k_(register_module("norm_k", nn::make_rms_norm(dim, 1e-6))) {}
 
-Tensor WanCrossAttention::forward(const Tensor& x, const Tensor& text) const {
+Tensor WanCrossAttention::forward(const Tensor& x, const Tensor& given) const {
+  // Its two gradients are summed here, before they join those of other blocks: the same order, and
+  // so the same bits, whether blocks are recomputed or not.
+  const Tensor text = given.view_as(given);
   const Tensor q = nn::split_heads(norm_q_->forward(q_->forward(x)), heads_);
   const Tensor k = nn::split_heads(norm_k_->forward(k_->forward(text)), heads_);
   const Tensor v = nn::split_heads(v_->forward(text), heads_);

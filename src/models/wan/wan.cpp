@@ -9,6 +9,7 @@
 
 #include "models/layers/init.h"
 #include "models/layers/position.h"
+#include "models/layers/recompute.h"
 
 namespace mhla::models {
 namespace {
@@ -114,7 +115,9 @@ Tensor Wan::forward(const Tensor& latent, const Tensor& t, const Tensor& text) {
   const Tensor words = embed_text(text), e0_wide = e0.to(wide);
   for (const auto& block : *blocks_) {
     block->set_grid(grid);
-    block->forward(x, e0_wide, words);
+    recompute_block(x, {e0_wide, words}, [block](Residual& y, const auto& others) {
+      block->forward(y, others[0], others[1]);
+    });
   }
   const auto m = (head_modulation_.to(wide) + e.to(wide).unsqueeze(1)).to(type).unbind(1);
   const Tensor out = head_->forward(x.normed(norm_->norm(), m[0], m[1]));
