@@ -192,6 +192,26 @@ def test_a_network_with_frozen_mixing_trains_all_but_it(name):
     assert left and left == {key for key, _ in free.named_parameters() if key.endswith(mixing)}
 
 
+def test_in_half_precision_a_result_beyond_its_range_saturates():
+    """A background whose q and k have nothing in common, and one token that has: the authors' denominator
+    is almost nothing, the numerator is not."""
+    made = MHLA(2, 1, mhla.Grid((4, 4), block=(1, 1)), normalizer="shared_position", qkv_bias=False)
+    with torch.no_grad():
+        made.qkv.weight.copy_(torch.tensor([[1, 0], [0, 1], [0, 1], [1, 0], [0, 10], [1, 0]]))
+        made.out.weight.copy_(torch.eye(2) / 64)
+        made.out.bias.zero_()
+    x = torch.tensor([1.0, 0.0]).repeat(1, 16, 1)
+    x[0, 5] = torch.tensor([0.0, 1.0])
+    wide = made(x)
+    assert wide.max() > 65504 / 64
+    with torch.autocast("cpu", dtype=torch.float16):
+        narrow = made(x)
+    narrow.float().sum().backward()
+    assert narrow.max() == 65504 / 64 and made.qkv.weight.grad.isfinite().all()
+    inside = wide < 65504 / 64
+    torch.testing.assert_close(narrow[inside].float(), wide[inside], rtol=0.02, atol=1e-2)
+
+
 def test_the_parametrisation_clamps_and_still_learns():
     made = MHLA(32, 2, mhla.Grid((4, 4), block=(2, 2)))
     torch.nn.utils.parametrize.register_parametrization(made, "mixing", mhla.Constrained())

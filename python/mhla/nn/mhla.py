@@ -113,6 +113,13 @@ _FEATURE_MAPS = {
 }
 
 
+def _in_half(x: Tensor) -> bool:
+    """Whether the operator would compute with f16, by its inputs or by autocast."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type) == torch.float16
+    return x.dtype == torch.float16
+
+
 class MHLA(nn.Module):
     """One attention layer: x `[B, N, dim]` -> `[B, N, dim]`, tokens in natural order.
 
@@ -256,10 +263,17 @@ class MHLA(nn.Module):
         if state is not None:
             read = torch.ops.mhla.step if q.shape[1] == 1 else torch.ops.mhla.prefill
             return read(state, q, k, v, **den)
-        return attention(
-            q, k, v, self._mixing(), layout=self.layout, mask=config.mask, normalizer=config.normalizer,
-            feature_map=feature_map, scale=self.scale, eps=config.eps, **den,
+        options = dict(
+            layout=self.layout, mask=config.mask, normalizer=config.normalizer, feature_map=feature_map,
+            scale=self.scale, eps=config.eps,
         )  # fmt: skip
+        if config.normalizer != "shared_position" or not _in_half(v):
+            return attention(q, k, v, self._mixing(), **options, **den)
+        # The authors' denominator may be almost nothing: results beyond f16's range saturate.
+        with torch.autocast(v.device.type, enabled=False):
+            den = {key: value.float() for key, value in den.items()}
+            o = attention(q.float(), k.float(), v.float(), self._mixing().float(), **options, **den)
+            return o.clamp(-65504, 65504).half()
 
     def _turned(self, x: Tensor, start: Tensor | None) -> Tensor:
         if isinstance(self.layout, Grid):

@@ -1,5 +1,6 @@
 #include "nn/modules/mhla.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/nn/init.h>
 
+#include <array>
 #include <cmath>
 
 #include "mhla/error.h"
@@ -62,6 +64,28 @@ MHLAConfig authors(Task task) {
       return c;
   }
   fail("nn.MHLA", "task: unknown value ", static_cast<int>(task));
+}
+
+// Whether the operator would compute with f16, by its inputs or by autocast.
+bool in_half(const at::Tensor& v) {
+  const c10::DeviceType device = v.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return v.scalar_type() == at::kHalf;
+  return at::autocast::get_autocast_dtype(device) == at::kHalf;
+}
+
+// NOTE: the authors' denominator mixes the scores of other queries. It may be almost nothing where
+// a numerator is not (q and k of a flat background with disjoint ReLUs): results of 1e5 occur in
+// the first steps of a small DeiT, f16 ends at 65504, and from there on all is NaN. So the operator
+// runs in f32, and its result saturates, where it has no gradient.
+at::Tensor saturating_half(const std::array<at::Tensor, 6>& in, const AttentionOptions& options) {
+  constexpr double kLargest = 65504;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKeySet(
+      at::autocast::get_autocast_dispatch_key_from_device_type(in[0].device().type())));
+  const auto wide = [](const at::Tensor& t) { return t.defined() ? t.to(at::kFloat) : t; };
+  const auto& [q, k, v, mixing, q_den, k_den] = in;
+  return attention(wide(q), wide(k), wide(v), wide(mixing), options, wide(q_den), wide(k_den))
+      .clamp(-kLargest, kLargest)
+      .to(at::kHalf);
 }
 
 std::shared_ptr<Weights> weights(const at::Tensor& weight, const at::Tensor& bias = {}) {
@@ -289,6 +313,9 @@ at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in, cons
         .feature_map = c.rope == Rope::none ? c.feature_map : FeatureMap::identity,
         .scale = score_scale(),
         .eps = c.eps};
+    if (c.normalizer == Normalizer::shared_position && in_half(v)) {
+      return saturating_half({q, k, v, mixing_in_range(), q_den, k_den}, options);
+    }
     return attention(q, k, v, mixing_in_range(), options, q_den, k_den);
   }
   const auto optional = [](const at::Tensor& t) {
