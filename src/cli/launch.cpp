@@ -16,11 +16,14 @@
 #include <map>
 
 #include "mhla/error.h"
+#include "train/launcher.h"
 
 extern char** environ;
 
 namespace mhla::cli {
 namespace {
+
+using train::kLauncher;
 
 volatile std::sig_atomic_t g_terminate = 0;
 
@@ -60,11 +63,10 @@ int free_port() {
 }
 
 std::vector<std::string> environment_of(int rank, int world, int port) {
-  const std::map<std::string, std::string> ours = {{"RANK", std::to_string(rank)},
-                                                   {"LOCAL_RANK", std::to_string(rank)},
-                                                   {"WORLD_SIZE", std::to_string(world)},
-                                                   {"MASTER_ADDR", "127.0.0.1"},
-                                                   {"MASTER_PORT", std::to_string(port)}};
+  const std::map<std::string, std::string> ours = {
+      {"RANK", std::to_string(rank)},        {"LOCAL_RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(world)}, {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(port)}, {kLauncher, std::to_string(getpid())}};
   std::vector<std::string> all;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;

@@ -85,6 +85,19 @@ def tensors(path):
     }
 
 
+def children(pid):
+    """The processes that it started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(status.parent.name))
+    return found
+
+
 def kill(process):
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -2,20 +2,37 @@
 #include "train/processes.h"
 
 #include <c10/core/Device.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "mhla/core/text.h"
 #include "mhla/error.h"
 #include "train/distributed/buckets.h"
 #include "train/distributed/group.h"
+#include "train/launcher.h"
 
 namespace mhla::train {
 namespace {
 
 constexpr std::chrono::seconds kPatience{3};
+
+// Whoever kills `mhla train --processes` at once must not leave workers behind that go on writing
+// into the run while it is resumed.
+void end_with_launcher() {
+  const char* text = std::getenv(kLauncher);
+  const auto launcher = text ? parse_number<pid_t>(text) : std::nullopt;
+  if (!launcher) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != *launcher) fail(ErrorCode::io, "train", "whoever started this worker is gone");
+}
 
 class JoinedProcesses : public Processes {
  public:
@@ -78,6 +95,7 @@ class JoinedProcesses : public Processes {
 std::unique_ptr<Processes> join_processes(c10::Device& device) {
   const Rendezvous rendezvous = Rendezvous::from_environment();
   if (rendezvous.world == 1) return std::make_unique<Processes>();
+  end_with_launcher();
   if (device.is_cuda()) {
     device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(rendezvous.local_rank));
   }
