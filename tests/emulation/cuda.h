@@ -39,3 +39,9 @@ struct alignas(64) CUtensorMap {
   std::uint8_t rank, element, swizzle, magic;
 };
 static_assert(sizeof(CUtensorMap) == 128);
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* data, const cuuint64_t* extents, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);

@@ -250,31 +250,58 @@ void run_warp(Block& block, int warp, bool& progress, bool& spins) {
   }
 }
 
+// Who runs next. In turns: every warp in a random order, then again. By rank: always the first of
+// a random ranking that can go on, background work being one of the ranked; now and then one of
+// them gets another rank. A warp then runs as far ahead of another as barriers allow.
+class Schedule {
+ public:
+  explicit Schedule(const std::vector<Block*>& blocks) : by_rank_(random_bits() % 2 == 0) {
+    for (Block* block : blocks) {
+      for (std::size_t w = 0; w < block->warps.size(); ++w) {
+        ranking_.push_back({block, static_cast<int>(w)});
+      }
+    }
+    early = by_rank_ ? 0 : random_bits() % 3 * 0.5;
+    if (by_rank_) ranking_.push_back({nullptr, 0});
+    std::shuffle(ranking_.begin(), ranking_.end(), random_bits);
+  }
+  // One round; progress: somebody could go on, spins: somebody looked at global memory in vain.
+  void round(bool& progress, bool& spins) {
+    if (!by_rank_) std::shuffle(ranking_.begin(), ranking_.end(), random_bits);
+    for (const auto& [block, warp] : ranking_) {
+      if (block != nullptr) run_warp(*block, warp, progress, spins);
+      else progress = work() || progress;
+      while (chance(early / 4) && work()) progress = true;
+      if (by_rank_ && progress) break;
+    }
+    if (by_rank_ && chance(1. / 64)) {
+      std::swap(ranking_[random_bits() % ranking_.size()],
+                ranking_[random_bits() % ranking_.size()]);
+    }
+  }
+
+ private:
+  bool by_rank_;
+  std::vector<std::pair<Block*, int>> ranking_;
+};
+
 // Runs thread blocks until all have ended.
 void run_together(const std::vector<Block*>& blocks) {
   running = blocks;
-  std::vector<std::pair<Block*, int>> warps;
-  for (Block* block : blocks) {
-    for (std::size_t w = 0; w < block->warps.size(); ++w) warps.emplace_back(block, w);
-  }
-  early = random_bits() % 3 * 0.5;
+  Schedule schedule(blocks);
   int idle = 0;
-  while (true) {
-    std::shuffle(warps.begin(), warps.end(), random_bits);
+  const auto alive = [](const Block* block) { return block->alive > 0; };
+  while (std::any_of(blocks.begin(), blocks.end(), alive)) {
     bool progress = false, spins = false;
-    for (const auto& [block, warp] : warps) {
-      run_warp(*block, warp, progress, spins);
-      while (chance(early / 4) && work()) progress = true;
-    }
-    const bool alive = std::any_of(blocks.begin(), blocks.end(),
-                                   [](const Block* block) { return block->alive > 0; });
-    if (!alive) break;
+    schedule.round(progress, spins);
     if (progress || work()) {
       idle = 0;
       continue;
     }
     constexpr int kPatience = 1000;  // rounds in which threads only look at global memory
-    if (!spins || ++idle > kPatience) deadlock();
+    if (std::any_of(blocks.begin(), blocks.end(), alive) && (!spins || ++idle > kPatience)) {
+      deadlock();
+    }
   }
   if (!tasks.empty()) stop("a thread block ended before a copy into its shared memory did");
   for (Block* block : blocks) end_block(block);

@@ -1,9 +1,10 @@
 // What of the CUDA backend was compiled for the emulator; the rest is absent.
 #include "mhla/cuda/implementations.h"
 
-#include <cstring>
+#include <cuda_runtime.h>
 
 #include "emulator.h"
+#include "mhla/cuda/sm80/linear_kernels.h"
 
 namespace mhla {
 namespace {
@@ -32,6 +33,24 @@ MHLA_ABSENT(tf32)
 MHLA_ABSENT(causal)
 MHLA_ABSENT(dense)
 MHLA_ABSENT(fused)
+
+// A width that was left out serves heads of no columns.
+#define MHLA_ABSENT_WIDTH(type, width)                                    \
+  [[gnu::weak]] const LinearKernels& linear_kernels_##type##_##width() {  \
+    static const LinearKernels none{};                                    \
+    return none;                                                          \
+  }
+#define MHLA_ABSENT_WIDTHS(type)                                    \
+  MHLA_ABSENT_WIDTH(type, 32)                                       \
+  MHLA_ABSENT_WIDTH(type, 64)                                       \
+  MHLA_ABSENT_WIDTH(type, 80)                                       \
+  MHLA_ABSENT_WIDTH(type, 96)                                       \
+  MHLA_ABSENT_WIDTH(type, 128)                                      \
+  MHLA_ABSENT_WIDTH(type, 256)
+MHLA_ABSENT_WIDTHS(bf16)
+MHLA_ABSENT_WIDTHS(f16)
+MHLA_ABSENT_WIDTHS(f32)
+MHLA_ABSENT_WIDTHS(tf32)
 }  // namespace cuda
 
 std::vector<const Implementation*> cuda_implementations() {

@@ -76,9 +76,11 @@ verify::Case make_case(const std::string& name) {
           .spare_mixing = problem.layout.axes() == 1 ? 1 : 0};
 }
 
-void crash(int) {
-  const char text[] = "\nemulator: a kernel touched memory that is nobody's\n";
-  (void)!write(2, text, sizeof text - 1);
+void crash(int, siginfo_t* info, void*) {
+  const char* text = info->si_addr == nullptr
+                         ? "\nemulator: something that was not compiled was called\n"
+                         : "\nemulator: a kernel touched memory that is nobody's\n";
+  (void)!write(2, text, std::strlen(text));
   _exit(3);
 }
 
@@ -103,8 +105,8 @@ int main(int argc, char** argv) {
   const stack_t alternative{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
   sigaltstack(&alternative, nullptr);
   struct sigaction action{};
-  action.sa_handler = crash;
-  action.sa_flags = SA_ONSTACK;
+  action.sa_sigaction = crash;
+  action.sa_flags = SA_ONSTACK | SA_SIGINFO;
   sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
 

@@ -12,11 +12,19 @@ namespace emulator {
 void allow_shared(const void* kernel, int bytes);
 namespace {
 
-// The rules of cuTensorMapEncodeTiled.
-CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
-                const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
-                const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+int processors() {
+  const char* text = std::getenv("EMULATED_PROCESSORS");
+  return text != nullptr ? std::atoi(text) : kProcessors;
+}
+
+}  // namespace
+}  // namespace emulator
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* data, const cuuint64_t* extents, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   const bool two = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 ||
                    type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 ||
                    type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -30,7 +38,7 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
   map->rank = static_cast<std::uint8_t>(rank);
   map->element = static_cast<std::uint8_t>(element);
   map->swizzle = static_cast<std::uint8_t>(swizzle);
-  map->magic = kMagic;
+  map->magic = emulator::kMagic;
   for (cuuint32_t i = 0; i < rank; ++i) {
     if (extents[i] < 1 || extents[i] > cuuint64_t{1} << 32 || box[i] < 1 || box[i] > 256 ||
         steps[i] != 1) {
@@ -50,14 +58,6 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
   }
   return CUDA_SUCCESS;
 }
-
-int processors() {
-  const char* text = std::getenv("EMULATED_PROCESSORS");
-  return text != nullptr ? std::atoi(text) : kProcessors;
-}
-
-}  // namespace
-}  // namespace emulator
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                 void** parameters) {
@@ -105,7 +105,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLa
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, int,
                                              cudaDriverEntryPointQueryResult* status) {
-  *found = reinterpret_cast<void*>(&emulator::encode);
+  *found = reinterpret_cast<void*>(&cuTensorMapEncodeTiled);
   *status = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
