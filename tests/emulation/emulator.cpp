@@ -48,6 +48,7 @@ std::map<const void*, Kernel> kernels;
 
 std::mt19937 random_bits(1);
 double early = 0;  // how likely background work is done at once
+const char* context = "";
 std::vector<Task> tasks;
 std::vector<Block*> running;
 void* scheduler;
@@ -115,7 +116,8 @@ std::string waiting_for(const Fiber& fiber) {
 }
 
 void deadlock() {
-  std::fprintf(stderr, "emulator: deadlock in %s\n", kernels[kernel_of_fibers].name.c_str());
+  std::fprintf(stderr, "%s\nemulator: deadlock\n  %s\n", context,
+               kernels[kernel_of_fibers].name.c_str());
   for (const Block* block : running) {
     for (std::size_t first = 0; first < block->fibers.size();) {
       const auto text = [&](std::size_t t) {
@@ -310,11 +312,12 @@ void run_together(const std::vector<Block*>& blocks) {
 
 }  // namespace
 
+void set_context(const char* what) { context = what; }
 void set_seed(unsigned seed) { random_bits.seed(seed); }
 
 void stop(const std::string& why) {
   std::fflush(stdout);
-  std::fprintf(stderr, "emulator: %s\n", why.c_str());
+  std::fprintf(stderr, "%s\nemulator: %s\n", context, why.c_str());
   if (current != nullptr) {
     std::fprintf(stderr, "  %s\n  thread %d of block (%u, %u, %u)\n",
                  kernels[kernel_of_fibers].name.c_str(), current->thread, blockIdx.x, blockIdx.y,

@@ -145,5 +145,6 @@ void products_ready(Warpgroup& group);
 void execute(Product& product);
 void do_copies(Fiber& fiber, std::uint64_t until);
 void set_seed(unsigned seed);
+void set_context(const char* what);  // for messages
 
 }  // namespace emulator

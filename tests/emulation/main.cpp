@@ -1,10 +1,14 @@
 // Implementations of the CUDA backend on the emulated machine, judged as `mhla verify` judges them.
 //
-//   emulate [--seeds=N] [--forward] [IMPLEMENTATION] [PROBLEM...]
-//   emulate --verify=FILTER [IMPLEMENTATION]      cases of `mhla verify` whose name contains FILTER
+//   emulate [OPTION...] [IMPLEMENTATION] [PROBLEM...]
+//     --seeds=N         so many schedules of each problem
+//     --forward         no gradients
+//     --few             of the problems it has, those that CI has time for
+//     --verify=FILTER   cases of `mhla verify` whose name contains FILTER
+//     --share=I/N       every Nth problem, from the Ith on
 //
 // A problem as `mhla explain` prints it; " gap=N" makes q, k and v slices of one tensor with N
-// elements between the rows.
+// elements between the rows. After a problem: the result nearest to its limit, for every schedule.
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -25,38 +29,42 @@ using namespace mhla;
 
 int failures = 0, runs = 0;
 
+std::string doing;  // what a crash happened in
+
 void report(const verify::Case& c, const verify::Subject& subject, unsigned seeds, bool forward) {
   Problem problem = c.problem;
   problem.device = Device::cuda(0);
-  std::printf("%s: %s:", subject.name.c_str(), c.name.c_str());
-  std::fflush(stdout);
-  std::optional<Plan> plan;
+  doing = subject.name + ": " + c.name;
+  emulator::set_context(doing.c_str());
+  std::string text = doing + ":";
   try {
-    plan = subject.plan(problem);
-  } catch (const Error& error) {
-    ++failures;
-    std::printf(" REFUSED: %s\n", error.what());
-    return;
-  }
-  verify::Truth truth = verify::truth_of(c);
-  verify::Subject judged = subject;
-  verify::Case asked = c;
-  if (forward) judged.backward = [](auto&&...) {};
-  for (unsigned seed = 1; seed <= seeds; ++seed) {
-    ++runs;
-    emulator::set_seed(seed);
-    verify::Outcome outcome = verify::try_case(asked, truth, judged, *plan);
-    if (forward) {
-      std::erase_if(outcome.wrong, [](const std::string& text) { return text.starts_with("d_"); });
-    }
-    if (!forward) std::printf(" %s %.0f%%", outcome.tensor.c_str(), 100 * outcome.worst.ratio);
-    for (const std::string& wrong : outcome.wrong) std::printf(" WRONG: %s;", wrong.c_str());
-    if (!outcome.wrong.empty()) {
+    const Plan plan = subject.plan(problem);
+    const verify::Truth truth = verify::truth_of(c);
+    verify::Subject judged = subject;
+    if (forward) judged.backward = [](auto&&...) {};
+    for (unsigned seed = 1; seed <= seeds; ++seed) {
+      ++runs;
+      emulator::set_seed(seed);
+      verify::Outcome outcome = verify::try_case(c, truth, judged, plan);
+      if (forward) {
+        std::erase_if(outcome.wrong, [](const std::string& what) { return what.starts_with("d_"); });
+        text += " o";
+      } else {
+        char share[64];
+        std::snprintf(share, sizeof share, " %s %.0f%%", outcome.tensor.c_str(),
+                      100 * outcome.worst.ratio);
+        text += share;
+      }
+      for (const std::string& wrong : outcome.wrong) text += " WRONG: " + wrong + ";";
+      if (outcome.wrong.empty()) continue;
       ++failures;
       break;
     }
+  } catch (const Error& error) {
+    ++failures;
+    text += std::string(" FAILED: ") + error.what();
   }
-  std::printf("\n");
+  std::printf("%s\n", text.c_str());
   std::fflush(stdout);
 }
 
@@ -80,26 +88,91 @@ void crash(int, siginfo_t* info, void*) {
   const char* text = info->si_addr == nullptr
                          ? "\nemulator: something that was not compiled was called\n"
                          : "\nemulator: a kernel touched memory that is nobody's\n";
+  (void)!write(2, doing.data(), doing.size());
   (void)!write(2, text, std::strlen(text));
   _exit(3);
+}
+
+struct Options {
+  unsigned seeds = 1;
+  bool forward = false, few = false, cases = false;
+  std::size_t first = 0, step = 1;
+  std::string filter, implementation;
+  std::vector<std::string> problems;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    if (text.starts_with("--seeds=")) {
+      options.seeds = static_cast<unsigned>(std::stoul(text.substr(8)));
+    } else if (text.starts_with("--verify=")) {
+      options.cases = true;
+      options.filter = text.substr(9);
+    } else if (text.starts_with("--share=")) {
+      const std::size_t slash = text.find('/');
+      options.first = std::stoul(text.substr(8)) - 1;
+      options.step = std::stoul(text.substr(slash + 1));
+    } else if (text == "--forward") {
+      options.forward = true;
+    } else if (text == "--few") {
+      options.few = true;
+    } else if (text.starts_with("cuda.")) {
+      options.implementation = text;
+    } else if (text.starts_with("--")) {
+      fail("emulate", "unknown option ", text);
+    } else {
+      options.problems.push_back(text);
+    }
+  }
+  return options;
+}
+
+// Cases of `mhla verify` that the subject serves.
+std::vector<verify::Case> served_cases(const verify::Subject& subject, const std::string& filter) {
+  verify::Options options;
+  options.filter = filter;
+  std::vector<verify::Case> served;
+  for (const verify::Case& c : verify::selected_cases(options)) {
+    Problem problem = c.problem;
+    problem.device = Device::cuda(0);
+    try {
+      subject.plan(problem);
+      served.push_back(c);
+    } catch (const Error&) {
+      continue;  // for another one
+    }
+  }
+  return served;
+}
+
+void run(const Options& options) {
+  std::size_t number = 0;
+  for (const std::string& name : implementations()) {
+    const bool asked = options.implementation.empty() || name == options.implementation;
+    if (!name.starts_with("cuda.") || !asked) continue;
+    const verify::Subject subject = verify::subject(name);
+    std::vector<verify::Case> cases;
+    if (options.cases) {
+      cases = served_cases(subject, options.filter);
+    } else {
+      for (const std::string& text :
+           options.problems.empty() ? problems(name, options.few) : options.problems) {
+        cases.push_back(make_case(text));
+      }
+    }
+    for (const verify::Case& c : cases) {
+      if (number++ % options.step == options.first) {
+        report(c, subject, options.seeds, options.forward);
+      }
+    }
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  unsigned seeds = 1;
-  bool forward = false;
-  std::string filter, implementation;
-  std::vector<std::string> texts;
-  bool cases = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string text = argv[i];
-    if (text.starts_with("--seeds=")) seeds = static_cast<unsigned>(std::stoul(text.substr(8)));
-    else if (text == "--forward") forward = true;
-    else if (text.starts_with("--verify=")) cases = true, filter = text.substr(9);
-    else if (text.starts_with("cuda.")) implementation = text;
-    else texts.push_back(text);
-  }
   // On a stack of its own: fibers have small ones.
   static char stack[64 << 10];
   const stack_t alternative{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
@@ -110,25 +183,11 @@ int main(int argc, char** argv) {
   sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
 
-  for (const std::string& name : implementations()) {
-    if (!name.starts_with("cuda.") || (!implementation.empty() && name != implementation)) continue;
-    const verify::Subject subject = verify::subject(name);
-    if (cases) {
-      for (const verify::Case& c : verify::selected_cases({.filter = filter})) {
-        Problem problem = c.problem;
-        problem.device = Device::cuda(0);
-        try {
-          subject.plan(problem);
-        } catch (const Error&) {
-          continue;  // serves something else
-        }
-        report(c, subject, seeds, forward);
-      }
-      continue;
-    }
-    for (const std::string& text : texts.empty() ? problems(name) : texts) {
-      report(make_case(text), subject, seeds, forward);
-    }
+  try {
+    run(parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "emulate: %s\n", error.what());
+    return 2;
   }
   std::printf("%d runs, %d problems wrong\n", runs, failures);
   return failures != 0 || runs == 0;
