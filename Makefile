@@ -8,13 +8,14 @@ CONFIGURE = -DMHLA_PYTHON=$(MHLA_PYTHON) $(if $(WERROR),-DMHLA_WERROR=$(WERROR))
 # Prefer the tools that scripts/setup put into .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup build demo test asan fuzz cuda lint format clean
+.PHONY: help setup build demo test asan fuzz emulate cuda lint format clean
 
 help:
 	@echo "make demo    verify the operator, then train softmax, linear and MHLA on a small task and compare"
 	@echo "make test    build and run all tests"
 	@echo "make asan    the same under the address and undefined-behaviour sanitizers"
 	@echo "make fuzz    run every fuzzer (SECONDS_EACH=60)"
+	@echo "make emulate run CUDA kernels on the CPU and compare them with the f64 oracle"
 	@echo "make cuda    compile with the CUDA kernels"
 	@echo "make lint    formatting, clang-tidy, shell syntax, documents"
 	@echo "make format  rewrite the sources with clang-format"
@@ -43,6 +44,9 @@ asan: setup
 fuzz:
 	@MHLA_PYTHON=$(MHLA_PYTHON) scripts/setup --all
 	@scripts/fuzz $(SECONDS_EACH)
+
+emulate:
+	@JOBS=$(JOBS) scripts/emulate-cuda few
 
 cuda: setup
 	@cmake --preset cuda $(CONFIGURE)

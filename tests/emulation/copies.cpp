@@ -11,16 +11,15 @@ namespace {
 
 void copy(const Instruction& in, Frame& frame) {
   const auto bytes = static_cast<int>(frame.read(in.arguments[2]));
-  const auto valid = in.arguments.size() > 3 ? static_cast<int>(frame.read(in.arguments[3])) : bytes;
+  const auto valid = in.arguments.size() > 3 ? static_cast<int>(frame.read(in.arguments[3]))
+                                             : bytes;
   unsigned char* to = shared_pointer(static_cast<std::uint32_t>(frame.read(in.arguments[0])), bytes,
                                      bytes, in.name.c_str());
   const std::uint64_t from = frame.read(in.arguments[1]);
   if (valid > 0 && from % static_cast<unsigned>(bytes) != 0) stop(in.name + " is misaligned");
   current->copies.push_back({to, reinterpret_cast<const unsigned char*>(from), bytes, valid});
 }
-std::uint64_t copies_issued(const Fiber& fiber) {
-  return fiber.copies_done + fiber.copies.size();
-}
+std::uint64_t copies_issued(const Fiber& fiber) { return fiber.copies_done + fiber.copies.size(); }
 void copy_commit(const Instruction&, Frame&) {
   current->copy_groups.push_back(copies_issued(*current));
 }
@@ -36,8 +35,8 @@ void copy_wait(const Instruction& in, Frame& frame) {
 // Arrives once the copies of this thread so far are done.
 void arrive_after_copies(const Instruction& in, Frame& frame) {
   if (!in.has("noinc")) stop(in.name + " is not emulated");
-  MemoryBarrier& barrier = memory_barrier(
-      static_cast<std::uint32_t>(frame.read(in.arguments[0])), in.name.c_str());
+  MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[0])),
+                                          in.name.c_str());
   Fiber* fiber = current;
   const std::uint64_t until = copies_issued(*fiber);
   later({.run =
@@ -63,13 +62,12 @@ void bulk_load(const Instruction& in, Frame& frame) {
                                      16, in.name.c_str());
   const bool shared = in.has("shared::cta");
   const std::uint64_t address = frame.read(in.arguments[1]);
-  const unsigned char* from = shared
-                                  ? shared_pointer(static_cast<std::uint32_t>(address), bytes, 16,
-                                                   in.name.c_str())
-                                  : reinterpret_cast<const unsigned char*>(address);
+  const unsigned char* from = shared ? shared_pointer(static_cast<std::uint32_t>(address), bytes,
+                                                      16, in.name.c_str())
+                                     : reinterpret_cast<const unsigned char*>(address);
   if (address % 16 != 0) stop(in.name + " is misaligned");
-  MemoryBarrier& barrier = memory_barrier(
-      static_cast<std::uint32_t>(frame.read(in.arguments[3])), in.name.c_str());
+  MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[3])),
+                                          in.name.c_str());
   later({.run =
              [=, &barrier] {
                std::memcpy(to, from, bytes);
@@ -173,8 +171,8 @@ void tensor_load(const Instruction& in, Frame& frame) {
   const auto address = static_cast<std::uint32_t>(frame.read(in.arguments[0]));
   unsigned char* to = shared_pointer(address, box.bytes(), alignment_of(box), in.name.c_str());
   unsigned char* window = window_of(to, address);
-  MemoryBarrier& barrier = memory_barrier(
-      static_cast<std::uint32_t>(frame.read(in.arguments[2])), in.name.c_str());
+  MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[2])),
+                                          in.name.c_str());
   later({.run =
              [=, &barrier] {
                box.each(window, address & 0xffffff,
@@ -205,8 +203,8 @@ void push(const Instruction& in, Frame& frame) {
   const int bytes = static_cast<int>(words.size()) * 4;
   unsigned char* to = shared_pointer(static_cast<std::uint32_t>(frame.read(in.arguments[0])), bytes,
                                      bytes, in.name.c_str());
-  MemoryBarrier& barrier = memory_barrier(
-      static_cast<std::uint32_t>(frame.read(in.arguments[2])), in.name.c_str());
+  MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[2])),
+                                          in.name.c_str());
   std::vector<std::uint32_t> values;
   for (const Argument& word : words) values.push_back(static_cast<std::uint32_t>(frame.read(word)));
   later({.run =

@@ -76,9 +76,9 @@ inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+using std::isnan;
 using std::max;
 using std::min;
-using std::isnan;
 
 template <typename T>
 T __ldg(const T* p) {

@@ -84,8 +84,7 @@ bool ready(const Fiber& fiber) {
     case Wait::turn: return true;
     case Wait::barrier: return wait.at->generation != wait.generation;
     case Wait::memory: return wait.memory_at->phase != wait.count;
-    case Wait::products:
-      return fiber.block->warpgroups[fiber.thread / 128].done >= wait.count;
+    case Wait::products: return fiber.block->warpgroups[fiber.thread / 128].done >= wait.count;
     case Wait::bulk: return fiber.bulk_pending.empty() || *fiber.bulk_pending.begin() > wait.count;
   }
   return false;
@@ -100,13 +99,12 @@ std::string waiting_for(const Fiber& fiber) {
                     wait.at->arrived, wait.at->expected);
       break;
     case Wait::memory:
-      std::snprintf(text, sizeof text,
-                    "mbarrier at shared address %d, parity %d (%d of %d arrivals and %d bytes "
-                    "missing)",
-                    wait.number, static_cast<int>(wait.count),
-                    static_cast<int>(wait.memory_at->pending),
-                    static_cast<int>(wait.memory_at->expected),
-                    static_cast<int>(wait.memory_at->bytes));
+      std::snprintf(
+          text, sizeof text,
+          "mbarrier at shared address %d, parity %d (%d of %d arrivals and %d bytes "
+          "missing)",
+          wait.number, static_cast<int>(wait.count), static_cast<int>(wait.memory_at->pending),
+          static_cast<int>(wait.memory_at->expected), static_cast<int>(wait.memory_at->bytes));
       break;
     case Wait::products: return "wgmma.wait_group";
     case Wait::bulk: return "cp.async.bulk.wait_group";
@@ -183,8 +181,8 @@ Block* make_block(const Index3& index, const Shape& shape) {
     fiber->block = block;
     fiber->warp = &block->warps[t / 32];
     fiber->warp->alive = std::min(32, threads - t / 32 * 32);
-    fiber->stack_memory = take(
-        free_stacks, [] { return reinterpret_cast<char*>(map_memory(kStack)); });
+    fiber->stack_memory = take(free_stacks,
+                               [] { return reinterpret_cast<char*>(map_memory(kStack)); });
     void** top = reinterpret_cast<void**>(fiber->stack_memory + kStack) - 2;
     *top = reinterpret_cast<void*>(fiber_main);
     fiber->stack = top - 6;
@@ -337,8 +335,9 @@ void wait_for(const Wait& wait) {
 
 void arrive_at(Barrier& barrier, int expected, const char* what, int number) {
   if (barrier.arrived > 0 && barrier.expected != expected) {
-    stop(std::string(what) + " " + std::to_string(number) + ": threads disagree on how many come (" +
-         std::to_string(barrier.expected) + " or " + std::to_string(expected) + ")");
+    stop(std::string(what) + " " + std::to_string(number) +
+         ": threads disagree on how many come (" + std::to_string(barrier.expected) + " or " +
+         std::to_string(expected) + ")");
   }
   barrier.expected = expected;
   if (++barrier.arrived == expected) release(barrier);

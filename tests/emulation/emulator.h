@@ -17,10 +17,10 @@
 
 namespace emulator {
 
-inline constexpr int kMostShared = 227 * 1024;   // bytes of a thread block
-inline constexpr int kReserved = 1024;           // where shared memory starts
-inline constexpr int kWindow = 256 * 1024;       // bytes that one thread block's memory takes here
-inline constexpr int kProcessors = 4;            // few, so that persistent kernels loop
+inline constexpr int kMostShared = 227 * 1024;  // bytes of a thread block
+inline constexpr int kReserved = 1024;          // where shared memory starts
+inline constexpr int kWindow = 256 * 1024;      // bytes that one thread block's memory takes here
+inline constexpr int kProcessors = 4;           // few, so that persistent kernels loop
 
 struct Barrier {
   int arrived = 0, expected = 0;
@@ -62,8 +62,8 @@ struct Fiber {
   Warp* warp = nullptr;
   Block* block = nullptr;
   Wait wait;
-  std::vector<Copy> copies;             // not yet done, in order
-  std::uint64_t copies_done = 0;        // of all this thread ever asked for
+  std::vector<Copy> copies;       // not yet done, in order
+  std::uint64_t copies_done = 0;  // of all this thread ever asked for
   std::vector<std::uint64_t> copy_groups;
   std::uint64_t bulk_issued = 0;
   std::set<std::uint64_t> bulk_pending;  // numbers of stores that are not done
@@ -103,7 +103,7 @@ struct Warpgroup {
 
 struct Block {
   Index3 index;
-  int rank = 0;                   // in its cluster
+  int rank = 0;                            // in its cluster
   std::vector<Block*>* cluster = nullptr;  // by rank
   Barrier* cluster_barrier = nullptr;
   unsigned char* memory = nullptr;

@@ -18,8 +18,7 @@ constexpr Implementation kAbsent{
     .backward_workspace = [](const Problem&, const PlanOptions&) { return std::size_t{0}; },
     .forward = [](const PlanData&, const ForwardInputs&, const ForwardOutputs&, const Workspace&,
                   Stream) { emulator::stop("needs an implementation that was not compiled"); },
-    .backward = [](const PlanData&, const BackwardInputs&, const BackwardOutputs&,
-                   const Workspace&,
+    .backward = [](const PlanData&, const BackwardInputs&, const BackwardOutputs&, const Workspace&,
                    Stream) { emulator::stop("needs an implementation that was not compiled"); },
     .prepare = [](const Problem&) { return std::shared_ptr<const void>(); }};
 
@@ -35,17 +34,17 @@ MHLA_ABSENT(dense)
 MHLA_ABSENT(fused)
 
 // A width that was left out serves heads of no columns.
-#define MHLA_ABSENT_WIDTH(type, width)                                    \
-  [[gnu::weak]] const LinearKernels& linear_kernels_##type##_##width() {  \
-    static const LinearKernels none{};                                    \
-    return none;                                                          \
+#define MHLA_ABSENT_WIDTH(type, width)                                   \
+  [[gnu::weak]] const LinearKernels& linear_kernels_##type##_##width() { \
+    static const LinearKernels none{};                                   \
+    return none;                                                         \
   }
-#define MHLA_ABSENT_WIDTHS(type)                                    \
-  MHLA_ABSENT_WIDTH(type, 32)                                       \
-  MHLA_ABSENT_WIDTH(type, 64)                                       \
-  MHLA_ABSENT_WIDTH(type, 80)                                       \
-  MHLA_ABSENT_WIDTH(type, 96)                                       \
-  MHLA_ABSENT_WIDTH(type, 128)                                      \
+#define MHLA_ABSENT_WIDTHS(type) \
+  MHLA_ABSENT_WIDTH(type, 32)    \
+  MHLA_ABSENT_WIDTH(type, 64)    \
+  MHLA_ABSENT_WIDTH(type, 80)    \
+  MHLA_ABSENT_WIDTH(type, 96)    \
+  MHLA_ABSENT_WIDTH(type, 128)   \
   MHLA_ABSENT_WIDTH(type, 256)
 MHLA_ABSENT_WIDTHS(bf16)
 MHLA_ABSENT_WIDTHS(f16)

@@ -9,11 +9,11 @@
 //
 // A problem as `mhla explain` prints it; " gap=N" makes q, k and v slices of one tensor with N
 // elements between the rows. After a problem: the result nearest to its limit, for every schedule.
+#include <unistd.h>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "emulator.h"
@@ -47,7 +47,8 @@ void report(const verify::Case& c, const verify::Subject& subject, unsigned seed
       emulator::set_seed(seed);
       verify::Outcome outcome = verify::try_case(c, truth, judged, plan);
       if (forward) {
-        std::erase_if(outcome.wrong, [](const std::string& what) { return what.starts_with("d_"); });
+        std::erase_if(outcome.wrong,
+                      [](const std::string& what) { return what.starts_with("d_"); });
         text += " o";
       } else {
         char share[64];

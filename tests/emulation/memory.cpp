@@ -65,9 +65,9 @@ void load_matrix(const Instruction& in, Frame& frame) {
       return x;
     };
     const int i = lane() / 4, j = lane() % 4 * 2;
-    frame.write(in.arguments[0].items[tile],
-                in.transposed ? element(j, i) | element(j + 1, i) << 16
-                              : element(i, j) | element(i, j + 1) << 16);
+    frame.write(in.arguments[0].items[tile], in.transposed
+                                                 ? element(j, i) | element(j + 1, i) << 16
+                                                 : element(i, j) | element(i, j + 1) << 16);
   }
   // NOTE: rows are read after the meeting; a lane that goes on must not write them before.
   slot("ldmatrix, read");
@@ -97,9 +97,8 @@ void store_matrix(const Instruction& in, Frame& frame) {
 }
 
 void barrier_init(const Instruction& in, Frame& frame) {
-  auto& barrier = *reinterpret_cast<MemoryBarrier*>(
-      shared_pointer(static_cast<std::uint32_t>(frame.read(in.arguments[0])), 8, 8,
-                     in.name.c_str()));
+  auto& barrier = *reinterpret_cast<MemoryBarrier*>(shared_pointer(
+      static_cast<std::uint32_t>(frame.read(in.arguments[0])), 8, 8, in.name.c_str()));
   barrier = {};
   barrier.magic = kMagic;
   barrier.expected = barrier.pending = frame.read(in.arguments[1]);
@@ -107,8 +106,8 @@ void barrier_init(const Instruction& in, Frame& frame) {
 void barrier_arrive(const Instruction& in, Frame& frame) {
   // [state,] [address] [, count or bytes]
   const std::size_t at = in.arguments[0].kind == Argument::address ? 0 : 1;
-  MemoryBarrier& barrier = memory_barrier(
-      static_cast<std::uint32_t>(frame.read(in.arguments[at])), in.name.c_str());
+  MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[at])),
+                                          in.name.c_str());
   std::uint64_t arrivals = 1;
   if (in.has("expect_tx")) barrier.bytes += static_cast<int>(frame.read(in.arguments[at + 1]));
   else if (in.arguments.size() > at + 1) arrivals = frame.read(in.arguments[at + 1]);

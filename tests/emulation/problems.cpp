@@ -91,8 +91,7 @@ std::vector<std::string> linear_more() {
           "grid=5x6x7 block=2x3x4 heads=2 dk=64 dv=64 normalizer=shared_position feature_map=elu1",
           "sequence=100+32+7 block=16 heads=2 dk=32 dv=64 mixing_per_head=true mask=causal",
           "sequence=100+32+7 block=16 batch=2 heads=2 dk=32 dv=70",
-          "sequence=600 block=16 heads=1 dk=32 dv=32",
-          "sequence=1500 block=10 heads=1 dk=32 dv=32",
+          "sequence=600 block=16 heads=1 dk=32 dv=32", "sequence=1500 block=10 heads=1 dk=32 dv=32",
           "sequence=150 block=64 heads=1 dk=128 dv=256 scale=0.1 mask=causal normalizer=none"}) {
       all.push_back(text + type);
     }

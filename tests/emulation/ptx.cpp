@@ -132,7 +132,8 @@ class Parser {
 
 bool Instruction::has(const char* modifier) const {
   const std::string wanted = std::string(".") + modifier;
-  for (std::size_t at = name.find(wanted); at != std::string::npos; at = name.find(wanted, at + 1)) {
+  for (std::size_t at = name.find(wanted); at != std::string::npos;
+       at = name.find(wanted, at + 1)) {
     const std::size_t end = at + wanted.size();
     if (end == name.size() || name[end] == '.' || name[end] == ':') return true;
   }

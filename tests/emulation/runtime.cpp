@@ -84,7 +84,8 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** p
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   if (value > emulator::kMostShared) {
-    emulator::stop("a kernel wants " + std::to_string(value) + " bytes of shared memory, more than " +
+    emulator::stop("a kernel wants " + std::to_string(value) +
+                   " bytes of shared memory, more than " +
                    "a thread block of a Hopper GPU may have");
   }
   emulator::allow_shared(kernel, value);

@@ -130,9 +130,7 @@ void cluster_wait(const Instruction&, Frame&) {
             .generation = current->cluster_generation});
 }
 
-int pair_format(const Instruction& in) {
-  return in.has("bf16x2") ? bf16 : f16;
-}
+int pair_format(const Instruction& in) { return in.has("bf16x2") ? bf16 : f16; }
 
 }  // namespace
 
