@@ -43,8 +43,7 @@ std::unique_ptr<Engine<T>> make_engine(const std::shared_ptr<const Setup>& setup
   }
 }
 
-template <typename T>
-bool shared(const Buffer<T>& buffer) {
+bool shared(const Buffer& buffer) {
   if (buffer.use_count() > 1) return true;
   std::atomic_thread_fence(std::memory_order_acquire);  // the last other reader has finished
   return false;
@@ -65,6 +64,7 @@ Stream<T>::Stream(const Stream& other)
       base_(other.base_),
       running_(other.running_),
       summary_(other.summary_),
+      ring_(other.ring_),
       open_(other.open_),
       own_(other.own_),
       next_weight_(other.next_weight_),
@@ -80,35 +80,44 @@ Stream<T>::Stream(const Stream& other)
 
 template <typename T>
 std::size_t Stream<T>::bytes() const {
-  std::size_t buffers = closed_.size() + spares_.size() + (running_ ? 1 : 0) + (summary_ ? 1 : 0);
-  if (next_) buffers += 2;
+  const auto count = [](const Buffer& buffer) { return buffer ? std::int64_t{1} : 0; };
+  auto stored = static_cast<std::int64_t>(closed_.size() + spares_[1].size());
+  auto sums = static_cast<std::int64_t>(spares_[0].size());
+  stored += count(running_) + count(summary_);
+  if (next_) {
+    sums += count(next_->prefix);
+    stored += count(next_->started) + count(next_->summary);
+  }
   for (const auto* group : {&group_, &ahead_, &wide_, &wide_ahead_}) {
     if (!*group) continue;
-    buffers += static_cast<std::size_t>(
-        std::ranges::count_if((*group)->rows, [](const Buffer<T>& row) { return row != nullptr; }));
+    for (const Buffer& row : (*group)->rows) sums += count(row);
   }
-  return setup_->mixing_bytes() + sizeof(T) * (buffers * static_cast<std::size_t>(setup_->size) +
-                                               static_cast<std::size_t>(open_ ? open_size() : 0));
+  stored = stored * setup_->size + (ring_ ? ring_size() : 0);
+  sums = sums * setup_->size + (open_ ? open_size() : 0);
+  const std::size_t stored_bytes = setup_->packed ? 2 : sizeof(T);
+  return setup_->mixing_bytes() + stored_bytes * static_cast<std::size_t>(stored) +
+         sizeof(T) * static_cast<std::size_t>(sums);
 }
 
 template <typename T>
-Buffer<T> Stream<T>::spare() {
-  if (spares_.empty()) return engine_->allocate(setup_->size);
-  Buffer<T> buffer = std::move(spares_.back());
-  spares_.pop_back();
+Buffer Stream<T>::spare(Numbers kind) {
+  std::vector<Buffer>& from = spares(kind);
+  if (from.empty()) return allocate(kind);
+  Buffer buffer = std::move(from.back());
+  from.pop_back();
   return buffer;
 }
 
 template <typename T>
-void Stream<T>::keep(Buffer<T>&& buffer) {
-  if (buffer && !shared(buffer)) spares_.push_back(std::move(buffer));
+void Stream<T>::keep(Numbers kind, Buffer&& buffer) {
+  if (buffer && !shared(buffer)) spares(kind).push_back(std::move(buffer));
   buffer.reset();
 }
 
 template <typename T>
 void Stream<T>::keep(std::optional<Group>& group) {
   if (!group) return;
-  for (Buffer<T>& buffer : group->rows) keep(std::move(buffer));
+  for (Buffer& buffer : group->rows) keep(Numbers::sums, std::move(buffer));
   group.reset();
 }
 
@@ -119,26 +128,34 @@ void Stream<T>::reserve(std::int64_t count) {
   const std::int64_t opened = blocks - (fill_ > 0 ? 1 : 0);
   closed_.reserve(static_cast<std::size_t>(closed() + blocks));
   const std::int64_t wide = engine_->mix_items().wide_rows;
-  spares_.reserve(static_cast<std::size_t>(blocks + 4 * kGroup + 2 * wide));
-  if (!open_ && count > 0) {
-    open_ = engine_->allocate(open_size());
-    engine_->clear(open_.get(), open_size());
+  for (auto& list : spares_) {
+    list.reserve(static_cast<std::size_t>(blocks + 4 * kGroup + 2 * wide + 4));
+  }
+  if (!open_) {
+    open_ = engine_->allocate(Numbers::sums, open_size());
+    engine_->clear(Numbers::sums, open_.get(), open_size());
+    ring_ = engine_->allocate(Numbers::stored, ring_size());
+    engine_->clear(Numbers::stored, ring_.get(), ring_size());
   }
   if (opened > 0) {
-    std::int64_t need = opened + 3;  // their summaries; two prefixes and the summary prepared
-    if (next_) need -= 2;
+    std::int64_t stored = opened + 3;  // their summaries; two R and the summary prepared
+    if (next_) stored -= 2;
+    std::int64_t sums = setup_->packed && !next_ ? 1 : 0;  // the prefix, where it is not an R
     if (closed() + blocks >= kGroup) {
-      need += 2 * kGroup;
-      if (group_) need -= static_cast<std::int64_t>(group_->rows.size());
-      if (ahead_) need -= static_cast<std::int64_t>(ahead_->rows.size());
+      sums += 2 * kGroup;
+      if (group_) sums -= static_cast<std::int64_t>(group_->rows.size());
+      if (ahead_) sums -= static_cast<std::int64_t>(ahead_->rows.size());
     }
     if (closed() + blocks >= kWideFrom) {
-      need += 2 * wide;
-      if (wide_) need -= wide;  // its rows are with the groups or still here
-      if (wide_ahead_) need -= static_cast<std::int64_t>(wide_ahead_->rows.size());
+      sums += 2 * wide;
+      if (wide_) sums -= wide;  // its rows are with the groups or still here
+      if (wide_ahead_) sums -= static_cast<std::int64_t>(wide_ahead_->rows.size());
     }
-    while (static_cast<std::int64_t>(spares_.size()) < need) {
-      spares_.push_back(engine_->allocate(setup_->size));
+    if (!setup_->packed) stored = sums += stored;
+    for (const auto& [kind, need] : {std::pair(Numbers::sums, sums), {Numbers::stored, stored}}) {
+      while (static_cast<std::int64_t>(spares(kind).size()) < need) {
+        spares(kind).push_back(allocate(kind));
+      }
     }
   }
   own_all();
@@ -146,30 +163,32 @@ void Stream<T>::reserve(std::int64_t count) {
 
 template <typename T>
 void Stream<T>::own_all() {
-  const auto own = [&](Buffer<T>& buffer, std::int64_t count) {
+  const auto own = [&](Numbers kind, Buffer& buffer, std::int64_t count) {
     if (!buffer || !shared(buffer)) return;
-    Buffer<T> copy = engine_->allocate(count);
-    engine_->copy(copy.get(), buffer.get(), count);
+    Buffer copy = engine_->allocate(kind, count);
+    engine_->copy(kind, copy.get(), buffer.get(), count);
     buffer = std::move(copy);
   };
-  own(running_, setup_->size);
-  own(summary_, setup_->size);
-  own(open_, open_size());
+  own(Numbers::stored, running_, setup_->size);
+  own(Numbers::stored, summary_, setup_->size);
+  own(Numbers::stored, ring_, ring_size());
+  own(Numbers::sums, open_, open_size());
   if (next_) {
-    own(next_->prefix, setup_->size);
-    own(next_->summary, setup_->size);
-    next_->mix.to = {next_->prefix.get()};
+    own(Numbers::sums, next_->prefix, setup_->size);
+    own(Numbers::stored, next_->started, setup_->size);
+    own(Numbers::stored, next_->summary, setup_->size);
+    next_->mix.to = {static_cast<T*>(next_->prefix.get())};
     next_->mix.clear = next_->summary.get();
   }
   for (auto* group : {&ahead_, &wide_ahead_}) {
     if (!*group) continue;
     for (std::size_t r = 0; r < (*group)->rows.size(); ++r) {
-      own((*group)->rows[r], setup_->size);
-      (*group)->mix.to[r] = (*group)->rows[r].get();
+      own(Numbers::sums, (*group)->rows[r], setup_->size);
+      (*group)->mix.to[r] = static_cast<T*>((*group)->rows[r].get());
     }
   }
   if (wide_) {
-    for (Buffer<T>& row : wide_->rows) own(row, setup_->size);
+    for (Buffer& row : wide_->rows) own(Numbers::sums, row, setup_->size);
   }
 }
 
@@ -178,11 +197,12 @@ void Stream<T>::rewind_to_block(std::int64_t block) {
   if (block == closed() && fill_ == 0) return;
   closed_.resize(static_cast<std::size_t>(block));
   fill_ = base_ = 0;
-  keep(std::move(running_));
-  keep(std::move(summary_));
+  keep(Numbers::stored, std::move(running_));
+  keep(Numbers::stored, std::move(summary_));
   if (next_) {
-    keep(std::move(next_->prefix));
-    keep(std::move(next_->summary));
+    keep(Numbers::sums, std::move(next_->prefix));
+    keep(Numbers::stored, std::move(next_->started));
+    keep(Numbers::stored, std::move(next_->summary));
     next_.reset();
   }
   ahead_.reset();
@@ -206,18 +226,23 @@ template <typename T>
 Mix<T> Stream<T>::make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin,
                            std::int64_t end, const Group* far) const {
   static std::atomic<std::uint64_t> serial{0};
-  const std::int64_t heads = setup_->mixing_heads(), lead = far ? 1 : 0;
+  // A far row is the first source where sums lie as summaries do.
+  const std::int64_t heads = setup_->mixing_heads(), lead = far && !setup_->packed ? 1 : 0;
   const std::int64_t sources = end - begin + lead;
   Mix<T> mix;
   mix.serial = ++serial;
-  if (far) mix.from.push_back(far->rows[first_row - far->first].get());
+  if (far) {
+    const void* row = far->rows[first_row - far->first].get();
+    if (lead > 0) mix.from.push_back(row);
+    else mix.start = static_cast<const T*>(row);
+  }
   for (std::int64_t b = begin; b < end; ++b) mix.from.push_back(closed_[b].get());
   mix.weights.resize(static_cast<std::size_t>(heads * rows * sources));
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::vector<float> row = setup_->mixing_row(first_row + r);
     for (std::int64_t head = 0; head < heads; ++head) {
       T* out = mix.weights.data() + (head * rows + r) * sources;
-      if (far) *out = T(1);
+      if (lead > 0) *out = T(1);
       for (std::int64_t b = begin; b < end; ++b) {
         out[b - begin + lead] = row[head * (first_row + r + 1) + b];
       }
@@ -246,8 +271,8 @@ void Stream<T>::begin_group(std::int64_t first) {
   const std::int64_t rows = std::min(kGroup, setup_->max_blocks().value_or(first + kGroup) - first);
   if (rows <= 0) return;
   // A row of the wide group is continued where it is.
-  Buffer<T>* begun = wide_ ? wide_->rows.data() + (first - wide_->first) : nullptr;
-  if (begun && !std::all_of(begun, begun + rows, [](const Buffer<T>& row) { return !!row; })) {
+  Buffer* begun = wide_ ? wide_->rows.data() + (first - wide_->first) : nullptr;
+  if (begun && !std::all_of(begun, begun + rows, [](const Buffer& row) { return !!row; })) {
     begun = nullptr;
   }
   ahead_ = Group{.first = first, .cutoff = closed(), .rows = {}, .mix = {}};
@@ -255,8 +280,8 @@ void Stream<T>::begin_group(std::int64_t first) {
   ahead_->mix.kind = Mix<T>::Kind::group;
   ahead_->mix.add = begun != nullptr;
   for (std::int64_t r = 0; r < rows; ++r) {
-    ahead_->rows.push_back(begun ? std::move(begun[r]) : spare());
-    ahead_->mix.to.push_back(ahead_->rows.back().get());
+    ahead_->rows.push_back(begun ? std::move(begun[r]) : spare(Numbers::sums));
+    ahead_->mix.to.push_back(static_cast<T*>(ahead_->rows.back().get()));
   }
 }
 
@@ -282,8 +307,8 @@ void Stream<T>::begin_wide(std::int64_t first) {
   wide_ahead_->mix = make_mix(next, rows, 0, closed(), nullptr);
   wide_ahead_->mix.kind = Mix<T>::Kind::wide;
   for (std::int64_t r = 0; r < rows; ++r) {
-    wide_ahead_->rows.push_back(spare());
-    wide_ahead_->mix.to.push_back(wide_ahead_->rows.back().get());
+    wide_ahead_->rows.push_back(spare(Numbers::sums));
+    wide_ahead_->mix.to.push_back(static_cast<T*>(wide_ahead_->rows.back().get()));
   }
 }
 
@@ -303,9 +328,12 @@ void Stream<T>::prepare(std::int64_t row) {
   if (group_ && group_->first != first) group_.reset();
   if (!ahead_) begin_group(first + kGroup);
   const Group* far = group_ ? &*group_ : nullptr;
-  next_ = Next{.prefix = spare(), .summary = spare(), .mix = {}};
+  next_ = Next{.prefix = spare(Numbers::sums),
+               .started = setup_->packed ? spare(Numbers::stored) : nullptr,
+               .summary = spare(Numbers::stored),
+               .mix = {}};
   next_->mix = make_mix(row, 1, far ? far->cutoff : 0, closed(), far);
-  next_->mix.to = {next_->prefix.get()};
+  next_->mix.to = {static_cast<T*>(next_->prefix.get())};
   next_->mix.clear = next_->summary.get();
 }
 
@@ -315,8 +343,13 @@ void Stream<T>::open_block() {
   if (!next_) {  // the first block, or the first after going back
     prepare(i);
     finish(next_->mix);
+    if (next_->started) {
+      engine_->store(next_->started.get(), static_cast<const T*>(next_->prefix.get()),
+                     setup_->size);
+    }
   }
-  running_ = std::move(next_->prefix);
+  running_ = std::move(next_->started ? next_->started : next_->prefix);
+  keep(Numbers::sums, std::move(next_->prefix));
   summary_ = std::move(next_->summary);
   own_ = weights(i, i);
   base_ = 0;
@@ -328,8 +361,17 @@ template <typename T>
 void Stream<T>::close_block() {
   closed_.push_back(std::move(summary_));
   summary_.reset();
-  keep(std::move(running_));
+  keep(Numbers::stored, std::move(running_));
   fill_ = base_ = 0;
+}
+
+// Where R and S are rounded when they are rewritten, a few tokens are steps: these rewrite each
+// number once for Setup::fold tokens.
+template <typename T>
+std::int64_t Stream<T>::piece(std::int64_t left) const {
+  const std::int64_t count = std::min(setup_->block - fill_, left);
+  const bool few = count < setup_->fold && count < setup_->block;
+  return setup_->packed && setup_->problem.mask == Mask::causal && few ? 1 : count;
 }
 
 template <typename T>
@@ -340,7 +382,7 @@ void Stream<T>::read(const State::Inputs& inputs, const TensorView& o, void* str
   reserve(count);
   for (std::int64_t first = 0; first < count;) {
     if (fill_ == 0) open_block();
-    const std::int64_t part = std::min(setup_->block - fill_, count - first);
+    const std::int64_t part = piece(count - first);
     take(part, inputs, o, first);
     first += part;
     fill_ += part;
@@ -379,10 +421,14 @@ void Stream<T>::take(std::int64_t count, const State::Inputs& inputs, const Tens
                          .base = base_,
                          .running = running_.get(),
                          .summary = summary_.get(),
-                         .open = open_.get(),
+                         .ring = ring_.get(),
+                         .open = static_cast<T*>(open_.get()),
                          .own = own_.data(),
                          .closes = closes,
-                         .next = closes && next_ ? next_->prefix.get() : nullptr,
+                         .next = closes && next_ ? static_cast<T*>(next_->prefix.get()) : nullptr,
+                         .started = next_ && next_->started ? next_->started.get()
+                                    : next_                 ? next_->prefix.get()
+                                                            : nullptr,
                          .next_weight = next_weight_.data()};
   engine_->run(&tokens, {shares.data(), used});
 }

@@ -47,7 +47,7 @@ class Stream {
 
   std::int64_t tokens() const { return closed() * setup_->block + fill_; }
   std::int64_t closed() const { return static_cast<std::int64_t>(closed_.size()); }
-  const T* summary(std::int64_t block) const { return closed_[block].get(); }
+  const void* summary(std::int64_t block) const { return closed_[block].get(); }
   std::size_t bytes() const;
 
   // For files. A summary is s [lanes, dk, dv], then den [lanes, den_width].
@@ -62,12 +62,13 @@ class Stream {
   // then.
   struct Group {
     std::int64_t first = 0, cutoff = 0;
-    std::vector<Buffer<T>> rows;
+    std::vector<Buffer> rows;  // sums
     Mix<T> mix;
   };
-  // The prefix of the next block while it is mixed; the block being filled is added when it closes.
+  // The prefix of the next block while it is mixed; the block being filled is added when it closes,
+  // into `started`, which is null where that is the prefix's own memory.
   struct Next {
-    Buffer<T> prefix, summary;
+    Buffer prefix, started, summary;
     Mix<T> mix;
   };
 
@@ -81,24 +82,31 @@ class Stream {
   Mix<T> make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
                   const Group* far) const;
   void finish(Mix<T>& mix);
+  std::int64_t piece(std::int64_t left) const;  // tokens of the open block to read at once
   void take(std::int64_t count, const State::Inputs& inputs, const TensorView& o,
             std::int64_t first);
   void own_all();  // nobody else refers to what is written
   std::vector<float> weights(std::int64_t row, std::int64_t column) const;
-  Buffer<T> spare();
-  void keep(Buffer<T>&& buffer);
+  Buffer allocate(Numbers kind) { return engine_->allocate(kind, setup_->size); }
+  std::vector<Buffer>& spares(Numbers kind) {
+    return spares_[setup_->packed && kind == Numbers::stored ? 1 : 0];
+  }
+  Buffer spare(Numbers kind);
+  void keep(Numbers kind, Buffer&& buffer);
   std::int64_t open_size() const { return setup_->lanes * setup_->open_width; }
+  std::int64_t ring_size() const { return setup_->lanes * setup_->ring_width; }
 
   std::shared_ptr<const Setup> setup_;
   std::unique_ptr<Engine<T>> engine_;
-  std::vector<Buffer<T>> closed_;
+  std::vector<Buffer> closed_;  // stored
   std::int64_t fill_ = 0, base_ = 0;
-  Buffer<T> running_, summary_, open_;
+  Buffer running_, summary_, ring_;  // stored
+  Buffer open_;                      // sums
   std::vector<float> own_, next_weight_;
   std::optional<Next> next_;
   std::optional<Group> group_, ahead_;  // of the rows being read, and of those after them
   std::optional<Group> wide_, wide_ahead_;
-  std::vector<Buffer<T>> spares_;
+  std::vector<Buffer> spares_[2];  // of each kind of Numbers; in the first where they are the same
 };
 
 extern template class Stream<float>;

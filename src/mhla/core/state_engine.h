@@ -13,9 +13,12 @@
 
 namespace mhla::streaming {
 
-// Numbers of a summary (Setup::size of them) or of an open block, where the engine works.
-template <typename T>
-using Buffer = std::shared_ptr<T>;
+// Numbers where the engine works.
+using Buffer = std::shared_ptr<void>;
+
+// How they lie there: sums are T; what is stored (summaries, R, the ring) is T too, or bf16 with
+// Setup::packed.
+enum class Numbers { sums, stored };
 
 // How an engine cuts a mixture into items: `slab` numbers of one lane times `chunk` sources.
 struct MixItems {
@@ -30,11 +33,12 @@ struct MixItems {
 // of s, so that the bits do not depend on how the work was cut.
 template <typename T>
 struct Mix {
-  std::vector<T*> to;          // [rows]
-  std::vector<const T*> from;  // [sources]
-  std::vector<T> weights;      // [mixing heads, rows, sources]
-  T* clear = nullptr;          // set to zero on the way: the next block's summary
-  bool add = false;            // to what the targets hold
+  std::vector<T*> to;             // [rows]
+  std::vector<const void*> from;  // [sources], stored
+  std::vector<T> weights;         // [mixing heads, rows, sources]
+  const T* start = nullptr;       // a sum that the only row begins with
+  void* clear = nullptr;          // stored; set to zero on the way: the next block's summary
+  bool add = false;               // to what the targets hold
   enum class Kind { next, group, wide } kind = Kind::next;
 
   std::int64_t slabs_per_lane = 0, slabs = 0, chunks = 0;
@@ -51,12 +55,14 @@ struct Tokens {
   const TensorView* o;
   std::int64_t first, count;
   std::int64_t fill, base;  // see Setup::level, before these tokens
-  T* running;               // R = P_i + m_ii * (what the slices have taken up)
-  T* summary;               // S, the sum of the same tokens; whole once the block closes
+  void* running;            // stored: R = P_i + m_ii * (what the slices have taken up)
+  void* summary;            // stored: S, the sum of the same tokens; whole once the block closes
+  void* ring;               // stored: Setup::ring_width numbers a lane
   T* open;                  // Setup::open_width numbers a lane
   const float* own;         // m_ii, one per mixing head
   bool closes;              // the last token is the block's last
-  T* next;                  // if so, the prefix of the next block gets next_weight * S; or null
+  const T* next;            // if so, and unless null, the next block's R is next + next_weight * S
+  void* started;            // stored: that R; the memory of `next` unless packed
   const float* next_weight;
 };
 
@@ -67,12 +73,13 @@ class Engine {
   virtual std::unique_ptr<Engine> clone() const = 0;  // for a branch; shares nothing that changes
 
   virtual MixItems mix_items() const = 0;
-  virtual Buffer<T> allocate(std::int64_t count) = 0;  // not initialised
+  virtual Buffer allocate(Numbers kind, std::int64_t count) = 0;  // not initialised
   // In the order of the calls, like everything that runs.
-  virtual void clear(T* data, std::int64_t count) = 0;
-  virtual void copy(T* to, const T* from, std::int64_t count) = 0;
-  virtual void upload(T* to, const T* host, std::int64_t count) = 0;
-  virtual void download(T* host, const T* from, std::int64_t count) = 0;  // waits
+  virtual void clear(Numbers kind, void* data, std::int64_t count) = 0;
+  virtual void copy(Numbers kind, void* to, const void* from, std::int64_t count) = 0;
+  virtual void upload(Numbers kind, void* to, const T* host, std::int64_t count) = 0;
+  virtual void download(Numbers kind, T* host, const void* from, std::int64_t count) = 0;  // waits
+  virtual void store(void* stored, const T* sums, std::int64_t count) = 0;
 
   // The stream of the calls that follow; the CPU has none.
   virtual void use(void* stream) = 0;

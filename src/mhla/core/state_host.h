@@ -26,17 +26,26 @@ class HostEngine final : public Engine<typename Ops::T> {
   // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by.
   MixItems mix_items() const override { return {.slab = 2048, .chunk = 16, .slab_major = true}; }
 
-  Buffer<T> allocate(std::int64_t count) override {
+  // All numbers are T.
+  Buffer allocate(Numbers, std::int64_t count) override {
     constexpr std::align_val_t kLine{64};
-    auto* data = static_cast<T*>(
-        ::operator new(static_cast<std::size_t>(count) * sizeof(T), kLine));
-    return {data, [](T* p) { ::operator delete(p, kLine); }};
+    return {::operator new(static_cast<std::size_t>(count) * sizeof(T), kLine),
+            [](void* p) { ::operator delete(p, kLine); }};
   }
-  void clear(T* data, std::int64_t count) override { std::fill_n(data, count, T(0)); }
-  void copy(T* to, const T* from, std::int64_t count) override { std::copy_n(from, count, to); }
-  void upload(T* to, const T* host, std::int64_t count) override { std::copy_n(host, count, to); }
-  void download(T* host, const T* from, std::int64_t count) override {
-    std::copy_n(from, count, host);
+  void clear(Numbers, void* data, std::int64_t count) override {
+    std::fill_n(static_cast<T*>(data), count, T(0));
+  }
+  void copy(Numbers, void* to, const void* from, std::int64_t count) override {
+    std::copy_n(static_cast<const T*>(from), count, static_cast<T*>(to));
+  }
+  void upload(Numbers, void* to, const T* host, std::int64_t count) override {
+    std::copy_n(host, count, static_cast<T*>(to));
+  }
+  void download(Numbers, T* host, const void* from, std::int64_t count) override {
+    std::copy_n(static_cast<const T*>(from), count, host);
+  }
+  void store(void* stored, const T* sums, std::int64_t count) override {
+    std::copy_n(sums, count, static_cast<T*>(stored));
   }
   void use(void*) override {}
 
@@ -92,7 +101,9 @@ class HostEngine final : public Engine<typename Ops::T> {
     const auto sources = static_cast<std::int64_t>(mix.from.size());
     const auto rows = static_cast<std::int64_t>(mix.to.size());
     const std::int64_t head = problem.mixing_per_head ? lane % problem.heads : 0;
-    if (first == 0 && mix.clear) std::fill_n(mix.clear + offset, length, T(0));
+    if (first == 0 && mix.clear) {
+      std::fill_n(static_cast<T*>(mix.clear) + offset, length, T(0));
+    }
     if (sources == 0 && !mix.add) {
       for (T* to : mix.to) std::fill_n(to + offset, length, T(0));
     }

@@ -49,10 +49,11 @@ class Lane {
         tokens_(tokens),
         batch_(lane / p_.heads),
         head_(lane % p_.heads),
-        running_(tokens.running + lane * setup.width),
-        summary_(tokens.summary + lane * setup.width),
+        running_(static_cast<T*>(tokens.running) + lane * setup.width),
+        summary_(static_cast<T*>(tokens.summary) + lane * setup.width),
+        ring_(static_cast<T*>(tokens.ring) + lane * setup.ring_width),
         z_(tokens.open + lane * setup.open_width),
-        next_(tokens.next ? tokens.next + lane * setup.width : nullptr),
+        next_(tokens.next ? static_cast<T*>(tokens.started) + lane * setup.width : nullptr),
         own_(tokens.own[p_.mixing_per_head ? head_ : 0]),
         next_weight_(next_ ? tokens.next_weight[p_.mixing_per_head ? head_ : 0] : 0) {
     const auto part = [&](std::int64_t count) {
@@ -81,8 +82,10 @@ class Lane {
  private:
   bool divides() const { return p_.normalizer != Normalizer::none; }
   bool exact() const { return p_.normalizer == Normalizer::exact; }
-  T* ring_k(std::int64_t t) const { return z_ + setup_.ring_k_at + t % setup_.fold * setup_.key; }
-  T* ring_v(std::int64_t t) const { return z_ + setup_.ring_v_at + t % setup_.fold * setup_.row; }
+  T* ring_k(std::int64_t t) const { return ring_ + t % setup_.fold * setup_.key; }
+  T* ring_v(std::int64_t t) const {
+    return ring_ + setup_.ring_v_at + t % setup_.fold * setup_.row;
+  }
   T* kept_q(std::int64_t w) const { return z_ + setup_.q_at + w * setup_.key; }
 
   void load(const TensorView& view, std::int64_t t, bool map, T* row) const {
@@ -301,7 +304,7 @@ class Lane {
   const Problem& p_;
   const Tokens<T>& tokens_;
   std::int64_t batch_, head_;
-  T *running_, *summary_, *z_, *next_;
+  T *running_, *summary_, *ring_, *z_, *next_;
   T own_, next_weight_;
   T *q_, *k_, *k_columns_, *q_den_, *k_den_, *v_, *out_, *scores_;  // parts of the scratch
 };

@@ -86,12 +86,13 @@ struct ScalarOps {
       }
     }
   }
-  static void mix(T* const* to, Int rows, const T* const* from, Int sources, const T* weights,
+  static void mix(T* const* to, Int rows, const void* const* from, Int sources, const T* weights,
                   Int stride, bool add, Int offset, Int count) {
     for (Int r = 0; r < rows; ++r) {
       if (!add) std::fill_n(to[r] + offset, count, T(0));
       for (Int s = 0; s < sources; ++s) {
-        add_scaled(weights[r * stride + s], from[s] + offset, to[r] + offset, count);
+        add_scaled(weights[r * stride + s], static_cast<const T*>(from[s]) + offset, to[r] + offset,
+                   count);
       }
     }
   }

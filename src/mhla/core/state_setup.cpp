@@ -67,6 +67,15 @@ void check_mixing(const Problem& problem, const ToeplitzMixing& mixing) {
 
 std::int64_t padded(std::int64_t x) { return checked_add(kWhere, x, 15) / 16 * 16; }
 
+// A step of a large batch costs what it reads, so a device keeps bf16 streams in 16 bits. R and S
+// are rounded whenever a slice takes up its tokens, 16 at a time: blocks are short, so that this
+// happens a few times, and keys are wide, so that the roundings average out. f16 lacks the range.
+bool packs(const Problem& problem, std::int64_t block) {
+  constexpr std::int64_t kLongestBlock = 128, kNarrowestKey = 32;
+  return problem.device.kind != Device::Kind::cpu && problem.dtype == DType::bf16 &&
+         block <= kLongestBlock && problem.dk >= kNarrowestKey;
+}
+
 void lay_out(Setup& setup) {
   const Problem& problem = setup.problem;
   setup.row = padded(problem.dv);
@@ -82,12 +91,14 @@ void lay_out(Setup& setup) {
   if (on_device) setup.slice = std::min<std::int64_t>(setup.slice, 32);
   setup.slices = (setup.row + setup.slice - 1) / setup.slice;
   if (on_device) setup.z_copies = setup.slices;
-  setup.ring_k_at = setup.z_copies * setup.key;
-  setup.ring_v_at = setup.ring_k_at + setup.fold * setup.key;
-  setup.q_at = setup.ring_v_at + setup.fold * setup.row;
+  setup.packed = packs(problem, setup.block);
+  setup.ring_v_at = setup.fold * setup.key;
+  setup.ring_width = setup.ring_v_at + setup.fold * setup.row;
+  setup.q_at = setup.z_copies * setup.key;
   const std::int64_t q_rows = problem.normalizer == Normalizer::shared_position ? setup.block : 0;
   setup.open_width = checked_add(kWhere, setup.q_at, checked_mul(kWhere, q_rows, setup.key));
   checked_mul(kWhere, checked_mul(kWhere, setup.lanes, setup.open_width), sizeof(double));
+  checked_mul(kWhere, checked_mul(kWhere, setup.lanes, setup.ring_width), sizeof(double));
   checked_mul(kWhere, setup.size, sizeof(double));
 }
 

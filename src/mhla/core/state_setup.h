@@ -31,11 +31,17 @@ struct Setup {
   std::int64_t width = 0;   // numbers of a lane
   std::int64_t size = 0;    // numbers of all lanes
 
-  // What else the open block needs, lane by lane: z | k of the last tokens | v of them | phi(q_den)
-  // of every token, for shared_position. A device has a copy of z for every slice, see below.
+  // What else the open block needs, lane by lane: z | phi(q_den) of every token, for
+  // shared_position. A device has a copy of z for every slice, see below.
   std::int64_t key = 0;  // dk padded
   std::int64_t z_copies = 1;
-  std::int64_t ring_k_at = 0, ring_v_at = 0, q_at = 0, open_width = 0;
+  std::int64_t q_at = 0, open_width = 0;
+  // The ring, lane by lane: phi(k) of the last `fold` tokens | v of them.
+  std::int64_t ring_v_at = 0, ring_width = 0;
+
+  // Summaries, R and the ring are stored as bf16 and summed in f32; mixtures on their way and z
+  // stay f32. See packs() for when.
+  bool packed = false;
 
   // A column slice of the open block's matrices takes up `fold` tokens at a time, each slice at its
   // own steps, so that a step rewrites a small part of them and none rewrites all.

@@ -19,13 +19,13 @@ void each_row(const Setup& setup, F&& f) {
   }
 }
 
-// The same for what the open block has beside its matrices.
+// The same for what the open block has beside its matrices, and for the ring.
 template <typename Z, typename Q, typename KV>
 void each_open_row(const Setup& setup, std::int64_t fill, std::int64_t pending, Z&& z, Q&& q,
                    KV&& kv) {
   const Problem& p = setup.problem;
   for (std::int64_t lane = 0; lane < setup.lanes; ++lane) {
-    const std::int64_t at = lane * setup.open_width;
+    const std::int64_t at = lane * setup.open_width, ring = lane * setup.ring_width;
     if (p.normalizer != Normalizer::none) z(lane * p.dk, at);
     if (p.normalizer == Normalizer::shared_position) {
       for (std::int64_t w = 0; w < fill; ++w) {
@@ -34,8 +34,8 @@ void each_open_row(const Setup& setup, std::int64_t fill, std::int64_t pending, 
     }
     for (std::int64_t u = 0; u < pending; ++u) {
       const std::int64_t slot = (fill - pending + u) % setup.fold;
-      kv(u * setup.lanes + lane, at + setup.ring_k_at + slot * setup.key,
-         at + setup.ring_v_at + slot * setup.row);
+      kv(u * setup.lanes + lane, ring + slot * setup.key,
+         ring + setup.ring_v_at + slot * setup.row);
     }
   }
 }
@@ -65,7 +65,7 @@ std::vector<T> with_padding(const Setup& setup, const T* s, const T* den) {
 template <typename T>
 std::vector<T> Stream<T>::export_summary(std::int64_t block) const {
   std::vector<T> padded(static_cast<std::size_t>(setup_->size));
-  engine_->download(padded.data(), closed_[block].get(), setup_->size);
+  engine_->download(Numbers::stored, padded.data(), closed_[block].get(), setup_->size);
   return without_padding(*setup_, padded);
 }
 
@@ -77,13 +77,15 @@ OpenBlock<T> Stream<T>::export_open() const {
   out.base = base_;
   if (fill_ == 0) return out;
   std::vector<T> padded(static_cast<std::size_t>(setup_->size));
-  engine_->download(padded.data(), running_.get(), setup_->size);
+  engine_->download(Numbers::stored, padded.data(), running_.get(), setup_->size);
   out.running = without_padding(*setup_, padded);
-  engine_->download(padded.data(), summary_.get(), setup_->size);
+  engine_->download(Numbers::stored, padded.data(), summary_.get(), setup_->size);
   out.s = without_padding(*setup_, padded);
   out.s.resize(static_cast<std::size_t>(setup_->lanes * setup_->s_width));
   std::vector<T> open(static_cast<std::size_t>(open_size()));
-  engine_->download(open.data(), open_.get(), open_size());
+  engine_->download(Numbers::sums, open.data(), open_.get(), open_size());
+  std::vector<T> ring(static_cast<std::size_t>(ring_size()));
+  engine_->download(Numbers::stored, ring.data(), ring_.get(), ring_size());
   const auto rows = static_cast<std::size_t>(setup_->lanes);
   const auto pending = static_cast<std::size_t>(out.pending(*setup_));
   const auto dk = static_cast<std::size_t>(p.dk), dv = static_cast<std::size_t>(p.dv);
@@ -99,8 +101,8 @@ OpenBlock<T> Stream<T>::export_open() const {
       [&](std::int64_t to, std::int64_t at) { std::copy_n(from + at, dk, out.z.data() + to); },
       [&](std::int64_t to, std::int64_t at) { std::copy_n(from + at, dk, out.q.data() + to); },
       [&](std::int64_t row, std::int64_t k_at, std::int64_t v_at) {
-        std::copy_n(from + k_at, dk, out.k.data() + row * p.dk);
-        std::copy_n(from + v_at, dv, out.v.data() + row * p.dv);
+        std::copy_n(ring.data() + k_at, dk, out.k.data() + row * p.dk);
+        std::copy_n(ring.data() + v_at, dv, out.v.data() + row * p.dv);
       });
   return out;
 }
@@ -108,8 +110,8 @@ OpenBlock<T> Stream<T>::export_open() const {
 template <typename T>
 void Stream<T>::import_summary(const T* s, const T* den) {
   const std::vector<T> padded = with_padding(*setup_, s, den);
-  Buffer<T> buffer = engine_->allocate(setup_->size);
-  engine_->upload(buffer.get(), padded.data(), setup_->size);
+  Buffer buffer = allocate(Numbers::stored);
+  engine_->upload(Numbers::stored, buffer.get(), padded.data(), setup_->size);
   closed_.push_back(std::move(buffer));
 }
 
@@ -123,12 +125,12 @@ void Stream<T>::import_open(const OpenBlock<T>& in) {
   base_ = in.base;
   const std::int64_t matrices = setup_->lanes * setup_->s_width;
   std::vector<T> padded = with_padding<T>(*setup_, in.s.data(), nullptr);
-  engine_->upload(summary_.get(), padded.data(), setup_->size);
+  engine_->upload(Numbers::stored, summary_.get(), padded.data(), setup_->size);
   if (!in.running.empty()) {
     padded = with_padding(*setup_, in.running.data(), in.running.data() + matrices);
   } else {
     std::vector<T> prefix(static_cast<std::size_t>(setup_->size));
-    engine_->download(prefix.data(), running_.get(), setup_->size);
+    engine_->download(Numbers::stored, prefix.data(), running_.get(), setup_->size);
     for (std::int64_t lane = 0; lane < setup_->lanes; ++lane) {
       const T own = own_[p.mixing_per_head ? lane % p.heads : 0];
       T* at = prefix.data() + lane * setup_->width;
@@ -139,9 +141,10 @@ void Stream<T>::import_open(const OpenBlock<T>& in) {
     }
     padded = std::move(prefix);
   }
-  engine_->upload(running_.get(), padded.data(), setup_->size);
+  engine_->upload(Numbers::stored, running_.get(), padded.data(), setup_->size);
 
   std::vector<T> open(static_cast<std::size_t>(open_size()), T(0));
+  std::vector<T> ring(static_cast<std::size_t>(ring_size()), T(0));
   T* to = open.data();
   each_open_row(
       *setup_, fill_, in.pending(*setup_),
@@ -152,10 +155,11 @@ void Stream<T>::import_open(const OpenBlock<T>& in) {
       },
       [&](std::int64_t from, std::int64_t at) { std::copy_n(in.q.data() + from, p.dk, to + at); },
       [&](std::int64_t row, std::int64_t k_at, std::int64_t v_at) {
-        std::copy_n(in.k.data() + row * p.dk, p.dk, to + k_at);
-        std::copy_n(in.v.data() + row * p.dv, p.dv, to + v_at);
+        std::copy_n(in.k.data() + row * p.dk, p.dk, ring.data() + k_at);
+        std::copy_n(in.v.data() + row * p.dv, p.dv, ring.data() + v_at);
       });
-  engine_->upload(open_.get(), open.data(), open_size());
+  engine_->upload(Numbers::sums, open_.get(), open.data(), open_size());
+  engine_->upload(Numbers::stored, ring_.get(), ring.data(), ring_size());
 }
 
 template std::vector<float> Stream<float>::export_summary(std::int64_t) const;

@@ -276,7 +276,7 @@ HWY_INLINE void MultiplyMatrices(const streaming::Product<float>& p) {
 
 struct MixCall {
   float* const* to;
-  const float* const* from;
+  const void* const* from;
   Index sources;
   const float* weights;
   Index stride;
@@ -302,7 +302,7 @@ HWY_NOINLINE void MixStrip(const MixCall& call, Index row, Index begin, Index en
       }
     }
     for (Index s = 0; s < call.sources; ++s) {
-      const float* from = call.from[s] + offset;
+      const float* from = static_cast<const float*>(call.from[s]) + offset;
       // NOTE: no hardware prefetcher follows sixteen streams, a strip of each at a time.
 #pragma GCC unroll 4
       for (Index ahead = 0; ahead < kVecs * kLanes; ahead += 16) {
@@ -371,7 +371,7 @@ struct StateOps {
     FoldColumns({keys, values, rows, stride, own, s, r}, tokens, columns);
   }
   static void product(const streaming::Product<float>& p) { MultiplyMatrices(p); }
-  static void mix(float* const* to, Index rows, const float* const* from, Index sources,
+  static void mix(float* const* to, Index rows, const void* const* from, Index sources,
                   const float* weights, Index stride, bool add, Index offset, Index count) {
     const MixCall call{to, from, sources, weights, stride, add, offset};
     constexpr bool kMany = kMaxRows > 6;  // 32 registers

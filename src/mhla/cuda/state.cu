@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "mhla/core/half.h"
 #include "mhla/core/state_engine.h"
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/runtime.h"
@@ -19,6 +20,7 @@ using state::StepArgs;
 using streaming::Buffer;
 using streaming::Mix;
 using streaming::MixItems;
+using streaming::Numbers;
 using streaming::Setup;
 using streaming::Tokens;
 
@@ -83,39 +85,48 @@ class Engine final : public streaming::Engine<float> {
             .wide_rows = state::kMixMostRows};
   }
 
-  Buffer<float> allocate(std::int64_t count) override {
-    if (count != setup_->size) {
-      auto memory = device_memory(device_, static_cast<std::size_t>(count) * sizeof(float));
-      return {memory, static_cast<float*>(memory.get())};
-    }
-    if (pool_.empty()) {
-      const std::int64_t fit = kBytesAtOnce / std::max<std::int64_t>(1, count * 4);
-      const std::int64_t pieces = std::clamp<std::int64_t>(fit, 1, kBuffersAtOnce);
-      auto memory = device_memory(device_, static_cast<std::size_t>(pieces * count) * 4);
-      for (std::int64_t i = 0; i < pieces; ++i) {
+  Buffer allocate(Numbers kind, std::int64_t count) override {
+    const std::size_t bytes = bytes_of(kind, count);
+    if (count != setup_->size) return device_memory(device_, bytes);
+    std::vector<Buffer>& pool = pools_[packs(kind) ? 1 : 0];
+    if (pool.empty()) {
+      const auto fit = kBytesAtOnce / static_cast<std::int64_t>(std::max<std::size_t>(1, bytes));
+      const auto pieces = static_cast<std::size_t>(
+          std::clamp<std::int64_t>(fit, 1, kBuffersAtOnce));
+      auto memory = device_memory(device_, pieces * bytes);
+      for (std::size_t i = 0; i < pieces; ++i) {
         // NOTE: each piece counts its own references; the memory goes with the last of them.
-        pool_.emplace_back(static_cast<float*>(memory.get()) + i * count, [memory](float*) {});
+        pool.emplace_back(static_cast<std::byte*>(memory.get()) + i * bytes, [memory](void*) {});
       }
     }
-    Buffer<float> buffer = std::move(pool_.back());
-    pool_.pop_back();
+    Buffer buffer = std::move(pool.back());
+    pool.pop_back();
     return buffer;
   }
-  void clear(float* data, std::int64_t count) override {
+  void clear(Numbers kind, void* data, std::int64_t count) override {
     const DeviceGuard guard(device_);
-    check_call(cudaMemsetAsync(data, 0, static_cast<std::size_t>(count) * 4, stream()),
-               "cudaMemsetAsync");
+    check_call(cudaMemsetAsync(data, 0, bytes_of(kind, count), stream()), "cudaMemsetAsync");
   }
-  void copy(float* to, const float* from, std::int64_t count) override {
-    transfer(to, from, static_cast<std::size_t>(count) * 4, cudaMemcpyDeviceToDevice);
+  void copy(Numbers kind, void* to, const void* from, std::int64_t count) override {
+    transfer(to, from, bytes_of(kind, count), cudaMemcpyDeviceToDevice);
   }
-  void upload(float* to, const float* host, std::int64_t count) override {
-    transfer(to, host, static_cast<std::size_t>(count) * 4, cudaMemcpyHostToDevice);
+  void upload(Numbers kind, void* to, const float* host, std::int64_t count) override {
+    if (!packs(kind)) {
+      return transfer(to, host, bytes_of(kind, count), cudaMemcpyHostToDevice);
+    }
+    std::vector<BFloat16> packed(static_cast<std::size_t>(count));
+    std::transform(host, host + count, packed.begin(), to_bfloat16);
+    transfer(to, packed.data(), bytes_of(kind, count), cudaMemcpyHostToDevice);
   }
-  void download(float* host, const float* from, std::int64_t count) override {
-    transfer(host, from, static_cast<std::size_t>(count) * 4, cudaMemcpyDeviceToHost);
+  void download(Numbers kind, float* host, const void* from, std::int64_t count) override {
+    if (!packs(kind)) return fetch(host, from, bytes_of(kind, count));
+    std::vector<BFloat16> packed(static_cast<std::size_t>(count));
+    fetch(packed.data(), from, bytes_of(kind, count));
+    std::transform(packed.begin(), packed.end(), host, [](BFloat16 x) { return to_float(x); });
+  }
+  void store(void* stored, const float* sums, std::int64_t count) override {
     const DeviceGuard guard(device_);
-    check_call(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+    state::launch_store({.stored = stored, .sums = sums, .count = count}, stream_);
   }
   void use(void* stream) override { stream_ = stream; }
 
@@ -148,9 +159,9 @@ class Engine final : public streaming::Engine<float> {
       launch_step(storage_, call, overlap_, stream_);
     } else {
       if (tokens) launch_tokens(storage_, token_args(*tokens), stream_);
-      for (const MixArgs& part : first) launch_mix(part, stream_);
+      for (const MixArgs& part : first) launch_mix(setup_->packed, part, stream_);
     }
-    for (const MixArgs& part : others) launch_mix(part, stream_);
+    for (const MixArgs& part : others) launch_mix(setup_->packed, part, stream_);
   }
 
  private:
@@ -161,6 +172,15 @@ class Engine final : public streaming::Engine<float> {
     check_call(cudaMemcpyAsync(to, from, bytes, kind, stream()), "cudaMemcpyAsync");
     // NOTE: a copy from pageable memory has read it when the call returns.
   }
+  void fetch(void* host, const void* from, std::size_t bytes) {  // waits
+    transfer(host, from, bytes, cudaMemcpyDeviceToHost);
+    const DeviceGuard guard(device_);
+    check_call(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  }
+  bool packs(Numbers kind) const { return setup_->packed && kind == Numbers::stored; }
+  std::size_t bytes_of(Numbers kind, std::int64_t count) const {
+    return static_cast<std::size_t>(count) * (packs(kind) ? 2 : 4);
+  }
 
   void fill_constants() {
     const Problem& p = setup_->problem;
@@ -169,7 +189,9 @@ class Engine final : public streaming::Engine<float> {
       case DType::f16: storage_ = state::Storage::f16; break;
       default: storage_ = state::Storage::f32; break;
     }
+    if (setup_->packed) storage_ = state::Storage::packed;
     StepArgs& a = constants_;
+    a.packed = setup_->packed ? 1 : 0;
     a.map = feature_map(p.feature_map, p.dtype);
     a.scale = static_cast<float>(p.scale);
     a.eps = static_cast<float>(p.denominator_eps());
@@ -183,7 +205,7 @@ class Engine final : public streaming::Engine<float> {
     a.den_width = static_cast<int>(setup_->den_width);
     a.width = setup_->width;
     a.open_width = setup_->open_width;
-    a.ring_k_at = static_cast<int>(setup_->ring_k_at);
+    a.ring_width = setup_->ring_width;
     a.ring_v_at = static_cast<int>(setup_->ring_v_at);
     a.q_at = static_cast<int>(setup_->q_at);
     a.slice = static_cast<int>(setup_->slice);
@@ -219,8 +241,10 @@ class Engine final : public streaming::Engine<float> {
     a.o = rows(*tokens.o, tokens.first);
     a.running = tokens.running;
     a.summary = tokens.summary;
+    a.ring = tokens.ring;
     a.open = tokens.open;
     a.next = tokens.next;
+    a.started = tokens.started;
     a.own = tokens.own[0];
     if (tokens.next) a.next_weight = tokens.next_weight[0];
     if (a.per_head) a.weights = head_weights(tokens);
@@ -289,7 +313,7 @@ class Engine final : public streaming::Engine<float> {
 
   MixArgs describe(const Mix<float>& mix) {
     Table& table = tables_[static_cast<std::size_t>(mix.kind)];
-    const std::size_t pointers = mix.from.size() * sizeof(float*);
+    const std::size_t pointers = mix.from.size() * sizeof(void*);
     const std::size_t bytes = pointers + mix.weights.size() * sizeof(float);
     if (table.capacity < bytes || !table.memory) {
       table.capacity = std::max<std::size_t>(2 * bytes, 4096);
@@ -307,9 +331,10 @@ class Engine final : public streaming::Engine<float> {
     }
     const auto* data = static_cast<const std::byte*>(table.memory.get());
     MixArgs args{};
-    args.from = reinterpret_cast<const float* const*>(data);
+    args.from = reinterpret_cast<const void* const*>(data);
     args.weights = reinterpret_cast<const float*>(data + pointers);
     for (std::size_t r = 0; r < mix.to.size(); ++r) args.to[r] = mix.to[r];
+    args.start = mix.start;
     args.clear = mix.clear;
     args.add = mix.add ? 1 : 0;
     args.width = setup_->width;
@@ -326,7 +351,7 @@ class Engine final : public streaming::Engine<float> {
   void* stream_ = nullptr;
   state::Storage storage_ = state::Storage::f32;
   StepArgs constants_{};
-  std::vector<Buffer<float>> pool_;
+  std::vector<Buffer> pools_[2];  // of f32, and of what is packed
   std::shared_ptr<void> head_weights_;
   std::vector<float> uploaded_weights_;
   Table tables_[state::kMixtures];  // one for each kind of mixture

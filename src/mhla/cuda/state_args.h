@@ -13,7 +13,7 @@ inline constexpr int kMixWarps = 2;       // of a thread block
 inline constexpr int kMixRows = 8;        // of a warp: their sums are in its registers
 inline constexpr int kMixMostRows = 32;   // most targets of a mixture
 inline constexpr int kMixSources = 128;   // sources of an item: the sums are written once for them
-inline constexpr int kMixDepth = 32;      // sources in flight, 512 bytes each
+inline constexpr int kMixDepth = 32;      // copies of 512 bytes: a source, or two that are packed
 inline constexpr int kMixSlab = 1024;     // numbers of an item
 inline constexpr int kMixPieces = 8;      // of a slab, for a warp each
 inline constexpr int kMixtures = 3;       // of a step: of the next row, of a group, of a wide group
@@ -29,7 +29,10 @@ struct Rows {
 
 struct StepArgs {
   Rows q, k, v, q_den, k_den, o;
-  float *running, *summary, *open, *next;
+  void *running, *summary, *ring, *started;  // as stored: see Tokens
+  float* open;
+  const float* next;
+  int packed;              // bf16 is stored, else f32
   const float* weights;    // m_ii of each mixing head, then what `next` gets of the summary
   float own, next_weight;  // the same when one matrix serves all heads
   Map map;
@@ -37,7 +40,8 @@ struct StepArgs {
   int heads, per_head;
   int dk, dv, row, key, den_at, den_width;
   std::int64_t width, open_width;
-  int ring_k_at, ring_v_at, q_at;
+  std::int64_t ring_width;
+  int ring_v_at, q_at;
   int slice, slices;
   int normalizer;  // as in Normalizer
   int separate, closes, block;
@@ -52,10 +56,11 @@ struct StepArgs {
 };
 
 struct MixArgs {
-  const float* const* from;  // [sources]
-  const float* weights;      // [mixing heads, rows, sources]
+  const void* const* from;  // [sources], as stored
+  const float* weights;     // [mixing heads, rows, sources]
   float* to[kMixMostRows];
-  float* clear;
+  const float* start;  // what the only row begins with, or null
+  void* clear;         // as stored
   std::int64_t width;
   int rows, sources, slabs_per_lane;
   int add;  // to what is there
@@ -70,12 +75,20 @@ struct StepCall {
   MixArgs mix[kMixtures];
 };
 
-// One function for each storage type.
-enum class Storage { f32, bf16, f16 };
+// Sums of mixtures rounded to what is stored: R where no block has closed into it.
+struct StoreArgs {
+  void* stored;
+  const float* sums;
+  std::int64_t count;  // a multiple of 4
+};
+
+// One function for each storage type; packed: bf16 that is stored as such.
+enum class Storage { f32, bf16, f16, packed };
 int step_shared(const StepArgs& args);  // bytes
 // overlap: the device sets up a kernel while the previous one ends.
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream);
 void launch_tokens(Storage storage, const StepArgs& args, void* stream);
-void launch_mix(const MixArgs& args, void* stream);
+void launch_mix(bool packed, const MixArgs& args, void* stream);
+void launch_store(const StoreArgs& args, void* stream);  // packed
 
 }  // namespace mhla::cuda::state

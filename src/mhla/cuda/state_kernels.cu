@@ -11,9 +11,10 @@ namespace {
 template <typename F>
 void with_storage(Storage storage, F&& f) {
   switch (storage) {
-    case Storage::f32: return f(float{});
-    case Storage::bf16: return f(bf16{});
-    case Storage::f16: return f(f16{});
+    case Storage::f32: return f(float{}, float{});
+    case Storage::bf16: return f(bf16{}, float{});
+    case Storage::f16: return f(f16{}, float{});
+    case Storage::packed: return f(bf16{}, bf16{});
   }
   fail(ErrorCode::internal, "state", "unknown storage type");
 }
@@ -28,12 +29,13 @@ int tokens_shared(const StepArgs& a) {
 }  // namespace
 
 int step_shared(const StepArgs& args) {
-  return 4 * step_floats(args.key, args.columns) + kMixBytes;
+  return kMixBytes + (args.packed ? step_bytes<bf16>(args.key, args.columns)
+                                  : step_bytes<float>(args.key, args.columns));
 }
 
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream) {
-  with_storage(storage, [&](auto tag) {
-    auto* kernel = step_kernel<decltype(tag)>;
+  with_storage(storage, [&](auto element, auto stored) {
+    auto* kernel = step_kernel<decltype(element), decltype(stored)>;
     const int shared = step_shared(call.step);
     allow_shared(reinterpret_cast<const void*>(kernel), shared);
     launch(kernel, {.x = call.step.blocks}, kThreads + 32 * kMixWarps, shared, stream, call,
@@ -42,22 +44,28 @@ void launch_step(Storage storage, const StepCall& call, bool overlap, void* stre
 }
 
 void launch_tokens(Storage storage, const StepArgs& args, void* stream) {
-  with_storage(storage, [&](auto tag) {
-    auto* kernel = tokens_kernel<decltype(tag)>;
+  with_storage(storage, [&](auto element, auto stored) {
+    auto* kernel = tokens_kernel<decltype(element), decltype(stored)>;
     const int shared = tokens_shared(args);
     allow_shared(reinterpret_cast<const void*>(kernel), shared);
     launch(kernel, {.x = args.blocks}, kThreads, shared, stream, args);
   });
 }
 
-void launch_mix(const MixArgs& args, void* stream) {
+void launch_mix(bool packed, const MixArgs& args, void* stream) {
   // A piece a warp while there are few: each is a chain of loads.
   constexpr std::int64_t kMostBlocks = 132 * 10;
   const std::int64_t pieces = static_cast<std::int64_t>(args.count) * kMixPieces *
                               ((args.rows + kMixRows - 1) / kMixRows);
   const std::int64_t grid = std::min(kMostBlocks, (pieces + kMixWarps - 1) / kMixWarps);
-  allow_shared(reinterpret_cast<const void*>(mix_kernel), kMixBytes);
-  launch(mix_kernel, {.x = grid}, 32 * kMixWarps, kMixBytes, stream, args);
+  auto* kernel = packed ? mix_kernel<bf16> : mix_kernel<float>;
+  allow_shared(reinterpret_cast<const void*>(kernel), kMixBytes);
+  launch(kernel, {.x = grid}, 32 * kMixWarps, kMixBytes, stream, args);
+}
+
+void launch_store(const StoreArgs& args, void* stream) {
+  const std::int64_t each = std::int64_t{kStoreThreads} * 4;
+  launch(store_kernel, {.x = (args.count + each - 1) / each}, kStoreThreads, 0, stream, args);
 }
 
 }  // namespace mhla::cuda::state

@@ -1,68 +1,96 @@
 // Mixtures of closed summaries, a warp at a time: beside a token, or alone.
 #pragma once
 
-#include "mhla/cuda/state_args.h"
+#include "mhla/cuda/state_place.cuh"
 
 namespace mhla::cuda::state {
 
 // Shared memory of a warp that mixes.
+template <typename M>
 struct MixMemory {
-  float4 ring[kMixDepth][32];            // sources on their way, each lane's own
+  Chunk ring[kMixDepth][32];             // sources on their way
   float weights[kMixSources][kMixRows];  // of the rows at hand
-  const float* from[kMixSources];
+  const M* from[kMixSources];
 };
-inline constexpr int kMixBytes = kMixWarps * static_cast<int>(sizeof(MixMemory));
+inline constexpr int kMixBytes = kMixWarps * static_cast<int>(sizeof(MixMemory<float>));
 
-// Four numbers a lane of `sources` summaries, for kRows rows: to = or += sum of weight * source.
-// Every lane reads what it copied itself, so no barrier is needed.
-template <int kRows>
-__device__ __forceinline__ void mix_numbers(float* const* to, int rows, std::int64_t at, bool add,
-                                            int sources, MixMemory& memory) {
-  float4* ring = &memory.ring[0][threadIdx.x % 32];
-  const auto fetch = [&](int s) {
-    if (s < sources) ptx::copy_async(ring + s % kMixDepth * 32, memory.from[s] + at, true);
+// What a warp does at a time: 128 numbers of up to kMixSources summaries, four a lane.
+struct MixPiece {
+  std::int64_t at;   // of the first
+  int numbers;       // at most 128, a multiple of 16
+  float* const* to;  // [rows]
+  int rows, sources;
+  const float* start;  // what the only row begins with, or null
+  bool add;            // to what the targets hold
+};
+
+// to = or += sum of weight * source for kRows rows. A lane copies 16 bytes of a source at a time,
+// so that half a warp copies a packed one; then lanes read what others copied.
+template <typename M, int kRows>
+__device__ __forceinline__ void mix_numbers(const MixPiece& piece, MixMemory<M>& memory) {
+  constexpr int kTogether = 4 / sizeof(M), kLanes = 32 / kTogether, kUnrolled = 2 / kTogether;
+  const int lane = static_cast<int>(threadIdx.x) % 32, copied = lane % kLanes * kChunk<M>;
+  const bool copies = copied < piece.numbers, inside = lane * 4 < piece.numbers;
+  const auto fetch = [&](int group) {
+    const int s = group * kTogether + lane / kLanes;
+    if (copies && s < piece.sources) {
+      ptx::copy_async(&memory.ring[group % kMixDepth][lane], memory.from[s] + piece.at + copied,
+                      true);
+    }
     ptx::copy_commit();
   };
+  if constexpr (kTogether > 1) ptx::sync_warp();  // the piece before was read
 #pragma unroll 1
-  for (int s = 0; s < kMixDepth; ++s) fetch(s);
+  for (int group = 0; group < kMixDepth - 1; ++group) fetch(group);
+  const std::int64_t at = piece.at + lane * 4;
   float4 sum[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (add && r < rows) sum[r] = *reinterpret_cast<const float4*>(to[r] + at);
+    if (inside && piece.add && r < piece.rows) sum[r] = load_four(piece.to[r] + at);
   }
-#pragma unroll 2
-  for (int s = 0; s < sources; ++s) {
-    ptx::copy_wait<kMixDepth - 1>();
-    const float4 x = ring[s % kMixDepth * 32];
-    float w[kRows];
-    if constexpr (kRows == 1) {
-      w[0] = memory.weights[s][0];
-    } else {
-      const auto* both = reinterpret_cast<const float4*>(memory.weights[s]);
-      reinterpret_cast<float4*>(w)[0] = both[0];
-      reinterpret_cast<float4*>(w)[1] = both[1];
-    }
+  if (kRows == 1 && inside && piece.start && !piece.add) sum[0] = load_four(piece.start + at);
+#pragma unroll kUnrolled
+  for (int group = 0; group * kTogether < piece.sources; ++group) {
+    ptx::copy_wait<kMixDepth - 2>();
+    // All lanes have this group, and have read the one before, whose place is taken next.
+    if constexpr (kTogether > 1) ptx::sync_warp();
+    fetch(group + kMixDepth - 1);
+    const M* sources = reinterpret_cast<const M*>(memory.ring[group % kMixDepth]);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      sum[r] = make_float4(fmaf(w[r], x.x, sum[r].x), fmaf(w[r], x.y, sum[r].y),
-                           fmaf(w[r], x.z, sum[r].z), fmaf(w[r], x.w, sum[r].w));
+    for (int i = 0; i < kTogether; ++i) {
+      const int s = group * kTogether + i;
+      if (s >= piece.sources) break;
+      const float4 x = load_four(sources + i * 128 + lane * 4);
+      float w[kRows];
+      if constexpr (kRows == 1) {
+        w[0] = memory.weights[s][0];
+      } else {
+        const auto* both = reinterpret_cast<const float4*>(memory.weights[s]);
+        reinterpret_cast<float4*>(w)[0] = both[0];
+        reinterpret_cast<float4*>(w)[1] = both[1];
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = make_float4(fmaf(w[r], x.x, sum[r].x), fmaf(w[r], x.y, sum[r].y),
+                             fmaf(w[r], x.z, sum[r].z), fmaf(w[r], x.w, sum[r].w));
+      }
     }
-    fetch(s + kMixDepth);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (r < rows) *reinterpret_cast<float4*>(to[r] + at) = sum[r];
+    if (inside && r < piece.rows) store_four(piece.to[r] + at, sum[r]);
   }
 }
 
 // Weights and sources of a group of rows, as the warp reads them.
+template <typename M>
 __device__ __forceinline__ void load_weights(const MixArgs& m, int head, int first_row, int sources,
-                                             MixMemory& memory) {
+                                             MixMemory<M>& memory) {
   const std::int64_t begin = static_cast<std::int64_t>(m.chunk) * kMixSources;
   ptx::sync_warp();  // the weights before these were read
   for (int s = threadIdx.x % 32; s < sources; s += 32) {
-    memory.from[s] = m.from[begin + s];
+    memory.from[s] = static_cast<const M*>(m.from[begin + s]);
 #pragma unroll
     for (int r = 0; r < kMixRows; ++r) {
       const int row = first_row + r;
@@ -75,8 +103,9 @@ __device__ __forceinline__ void load_weights(const MixArgs& m, int head, int fir
 
 // The pieces of all mixtures in turn, `stride` warps side by side. Neighbours take the groups of
 // rows of one piece, so that its sources are fetched from memory once.
+template <typename M>
 __device__ __forceinline__ void mix_pieces(const MixArgs* mixes, int count, int first, int stride,
-                                           MixMemory& memory) {
+                                           MixMemory<M>& memory) {
   int id = first;
   for (int i = 0; i < count; ++i) {
     const MixArgs& m = mixes[i];
@@ -84,35 +113,41 @@ __device__ __forceinline__ void mix_pieces(const MixArgs* mixes, int count, int 
     const int sources = min(kMixSources, m.sources - m.chunk * kMixSources);
     int loaded = -1;
     for (; id < pieces; id += stride) {
-      const int group = id % groups, piece = id / groups;
-      const int slab = m.first + piece / kMixPieces, lane = slab / m.slabs_per_lane;
+      const int group = id % groups, part = id / groups;
+      const int slab = m.first + part / kMixPieces, lane = slab / m.slabs_per_lane;
       const int head = m.per_head ? lane % m.heads : 0;
       if (loaded != head * groups + group) {
         loaded = head * groups + group;
         load_weights(m, head, group * kMixRows, sources, memory);
       }
       const std::int64_t in_lane = static_cast<std::int64_t>(slab % m.slabs_per_lane) * kMixSlab +
-                                   (piece % kMixPieces * 32 + static_cast<int>(threadIdx.x) % 32) *
-                                       4;
+                                   part % kMixPieces * 128;
       if (in_lane >= m.width) continue;
-      const std::int64_t at = lane * m.width + in_lane;
-      const bool add = m.add || m.chunk > 0;
-      float* const* to = m.to + group * kMixRows;
-      if (m.rows == 1) mix_numbers<1>(to, 1, at, add, sources, memory);
-      else mix_numbers<kMixRows>(to, m.rows - group * kMixRows, at, add, sources, memory);
-      if (m.clear && m.chunk == 0) {
-        *reinterpret_cast<float4*>(m.clear + at) = make_float4(0.f, 0.f, 0.f, 0.f);
+      const MixPiece piece{.at = lane * m.width + in_lane,
+                           .numbers = static_cast<int>(min(m.width - in_lane, std::int64_t{128})),
+                           .to = m.to + group * kMixRows,
+                           .rows = m.rows - group * kMixRows,
+                           .sources = sources,
+                           .start = m.start,
+                           .add = m.add || m.chunk > 0};
+      if (m.rows == 1) mix_numbers<M, 1>(piece, memory);
+      else mix_numbers<M, kMixRows>(piece, memory);
+      const int own = static_cast<int>(threadIdx.x) % 32 * 4;
+      if (m.clear && m.chunk == 0 && own < piece.numbers) {
+        store_four(static_cast<M*>(m.clear) + piece.at + own, make_float4(0.f, 0.f, 0.f, 0.f));
       }
     }
     id -= pieces;
   }
 }
 
+template <typename M>
 __global__ void __launch_bounds__(kMixWarps * 32) mix_kernel(const __grid_constant__ MixArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   mix_pieces(&args, 1, static_cast<int>(blockIdx.x) * kMixWarps + warp,
-             static_cast<int>(gridDim.x) * kMixWarps, reinterpret_cast<MixMemory*>(shared)[warp]);
+             static_cast<int>(gridDim.x) * kMixWarps,
+             reinterpret_cast<MixMemory<M>*>(shared)[warp]);
 }
 
 }  // namespace mhla::cuda::state

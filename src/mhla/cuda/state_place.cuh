@@ -33,34 +33,69 @@ __device__ __forceinline__ float warp_dot(const float* a, const float* b, int co
   return ptx::sum_of_warp(sum);
 }
 
+// Four numbers as they are stored.
+struct alignas(8) FourPacked {
+  std::uint32_t low, high;
+};
+__device__ __forceinline__ FourPacked pack_four(const float4& x) {
+  return {ptx::pack_bf16(x.x, x.y), ptx::pack_bf16(x.z, x.w)};
+}
+__device__ __forceinline__ float4 unpack_four(const FourPacked& x) {
+  return make_float4(__uint_as_float(x.low << 16), __uint_as_float(x.low & 0xffff0000u),
+                     __uint_as_float(x.high << 16), __uint_as_float(x.high & 0xffff0000u));
+}
+template <typename M>
+__device__ __forceinline__ float4 load_four(const M* p) {
+  if constexpr (sizeof(M) == 4) return *reinterpret_cast<const float4*>(p);
+  else return unpack_four(*reinterpret_cast<const FourPacked*>(p));
+}
+template <typename M>
+__device__ __forceinline__ void store_four(M* p, const float4& x) {
+  if constexpr (sizeof(M) == 4) *reinterpret_cast<float4*>(p) = x;
+  else *reinterpret_cast<FourPacked*>(p) = pack_four(x);
+}
+template <typename M>
+__device__ __forceinline__ float4 as_stored(const float4& x) {
+  if constexpr (sizeof(M) == 4) return x;
+  else return unpack_four(pack_four(x));
+}
+
 template <typename E>
 __device__ __forceinline__ void store_output(const StepArgs& a, E* o, float value, float divisor) {
   *o = from_float<E>(divisor == 0.f ? 0.f : a.scale * value / divisor);
 }
 
+// M: what summaries, R and the ring are stored as.
+template <typename M>
 struct Place {
   int lane, b, h, column;  // first column
   float own, next_weight;
-  float *running, *summary, *open, *next;
+  M *running, *summary, *ring, *started;
+  float* open;
+  const float* next;
 };
 
-__device__ __forceinline__ Place place_of(const StepArgs& a, int index, int columns) {
-  Place p;
+template <typename M>
+__device__ __forceinline__ Place<M> place_of(const StepArgs& a, int index, int columns) {
+  Place<M> p;
   p.lane = index / a.column_blocks;
   p.column = index % a.column_blocks * columns;
   p.b = p.lane / a.heads;
   p.h = p.lane % a.heads;
   p.own = a.per_head ? a.weights[p.h] : a.own;
   p.next_weight = a.per_head ? a.weights[a.heads + p.h] : a.next_weight;
-  p.running = a.running + p.lane * a.width;
-  p.summary = a.summary + p.lane * a.width;
+  p.running = static_cast<M*>(a.running) + p.lane * a.width;
+  p.summary = static_cast<M*>(a.summary) + p.lane * a.width;
+  p.ring = static_cast<M*>(a.ring) + p.lane * a.ring_width;
+  p.started = static_cast<M*>(a.started) + p.lane * a.width;
   p.open = a.open + p.lane * a.open_width;
   p.next = a.next ? a.next + p.lane * a.width : nullptr;
   return p;
 }
 
 // Writes z to the copies of the columns of this block.
-__device__ __forceinline__ void store_z(const StepArgs& a, const Place& p, int columns,
+template <typename M>
+__device__ __forceinline__ void store_z(const StepArgs& a, const Place<M>& p, int columns,
                                         const float* z) {
   const int last = min(p.column + columns, a.row);
   for (int j = p.column / a.slice; j * a.slice < last; ++j) {
@@ -69,22 +104,24 @@ __device__ __forceinline__ void store_z(const StepArgs& a, const Place& p, int c
 }
 
 // The denominator's sums of a closing block; only the first columns' block writes them.
-__device__ __forceinline__ void close_denominator(const StepArgs& a, const Place& p,
+template <typename M>
+__device__ __forceinline__ void close_denominator(const StepArgs& a, const Place<M>& p,
                                                   const float* z) {
   if (p.column != 0 || a.normalizer == 2) return;
-  float* den = p.summary + a.den_at;
+  M* den = p.summary + a.den_at;
   if (a.normalizer == 0) {
-    for (int i = threadIdx.x; i < a.dk; i += kThreads) den[i] = z[i];
+    for (int i = threadIdx.x; i < a.dk; i += kThreads) den[i] = from_float<M>(z[i]);
   } else {
     for (int w = threadIdx.x / 32; w < a.block; w += kThreads / 32) {
       const float sum = warp_dot(p.open + a.q_at + static_cast<std::int64_t>(w) * a.key, z, a.dk);
-      if (threadIdx.x % 32 == 0) den[w] = sum;
+      if (threadIdx.x % 32 == 0) den[w] = from_float<M>(sum);
     }
   }
   sync_tokens();
   if (!p.next) return;
   for (int i = threadIdx.x; i < a.den_width; i += kThreads) {
-    p.next[a.den_at + i] = fmaf(p.next_weight, den[i], p.next[a.den_at + i]);
+    p.started[a.den_at + i] = from_float<M>(
+        fmaf(p.next_weight, to_float(den[i]), p.next[a.den_at + i]));
   }
 }
 

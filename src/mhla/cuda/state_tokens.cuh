@@ -7,15 +7,15 @@ namespace mhla::cuda::state {
 
 // Several tokens of the open block. A thread block owns kChunkColumns columns of R, in shared
 // memory, and of S, in global memory, and walks through the tokens a few at a time.
-template <typename E>
+template <typename E, typename M>
 struct TokensBlock {
   const StepArgs& a;
-  const Place p;
+  const Place<M> p;
   int columns, n, pitch;
   float *q, *k, *v, *r, *scores, *z, *prefix, *dens;
 
   __device__ TokensBlock(const StepArgs& args, float* shared)
-      : a(args), p(place_of(args, blockIdx.x, kChunkColumns)) {
+      : a(args), p(place_of<M>(args, blockIdx.x, kChunkColumns)) {
     columns = min(kChunkColumns, a.row - p.column);
     n = a.tokens_at_once;
     pitch = a.key + 1;  // rows of q and k begin in different banks
@@ -60,18 +60,19 @@ struct TokensBlock {
         const int from = level(a, at / a.slice, a.fill);
         for (int u = max(from, oldest); u < a.fill; ++u) {
           const int slot = u % kFold;
-          delta = fmaf(p.open[a.ring_k_at + slot * a.key + c],
-                       p.open[a.ring_v_at + slot * a.row + at], delta);
+          delta = fmaf(to_float(p.ring[slot * a.key + c]),
+                       to_float(p.ring[a.ring_v_at + slot * a.row + at]), delta);
         }
-        rr = p.running[static_cast<std::int64_t>(c) * a.row + at];
-        if (from < a.fill) p.summary[static_cast<std::int64_t>(c) * a.row + at] += delta;
+        const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + at;
+        rr = to_float(p.running[offset]);
+        if (from < a.fill) p.summary[offset] = from_float<M>(to_float(p.summary[offset]) + delta);
       }
       r[i] = fmaf(p.own, delta, rr);
     }
     if (a.normalizer != 2) {
       for (int i = threadIdx.x; i < a.dk; i += kThreads) {
         z[i] = a.fill > 0 ? p.open[p.column / a.slice * a.key + i] : 0.f;
-        if (a.normalizer == 0) prefix[i] = p.running[a.den_at + i];
+        if (a.normalizer == 0) prefix[i] = to_float(p.running[a.den_at + i]);
       }
     }
     __syncthreads();
@@ -90,10 +91,9 @@ struct TokensBlock {
       }
       float4* rr = reinterpret_cast<float4*>(r + c * kChunkColumns + at);
       if (p.column + at < a.row) {
-        float4* total = reinterpret_cast<float4*>(p.summary + static_cast<std::int64_t>(c) * a.row +
-                                                  p.column + at);
-        const float4 x = *total;
-        *total = make_float4(x.x + sum.x, x.y + sum.y, x.z + sum.z, x.w + sum.w);
+        M* total = p.summary + static_cast<std::int64_t>(c) * a.row + p.column + at;
+        const float4 x = load_four(total);
+        store_four(total, make_float4(x.x + sum.x, x.y + sum.y, x.z + sum.z, x.w + sum.w));
       }
       *rr = make_float4(fmaf(p.own, sum.x, rr->x), fmaf(p.own, sum.y, rr->y),
                         fmaf(p.own, sum.z, rr->z), fmaf(p.own, sum.w, rr->w));
@@ -141,7 +141,7 @@ struct TokensBlock {
         own += ptx::sum_of_warp(sum);
       }
       const float before = a.normalizer == 0 ? warp_dot(q + t * pitch, prefix, a.dk)
-                                             : p.running[a.den_at + a.fill + done + t];
+                                             : to_float(p.running[a.den_at + a.fill + done + t]);
       if (threadIdx.x % 32 == 0) dens[t] = a.scale * (before + p.own * own) + a.eps;
     }
     __syncthreads();
@@ -258,18 +258,22 @@ struct TokensBlock {
       const int c = i / kChunkColumns, at = p.column + i % kChunkColumns;
       if (at >= a.row) continue;
       const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + at;
-      if (!a.closes) p.running[offset] = r[i];
-      else if (p.next) p.next[offset] = fmaf(p.next_weight, p.summary[offset], p.next[offset]);
+      if (!a.closes) {
+        p.running[offset] = from_float<M>(r[i]);
+      } else if (p.next) {
+        p.started[offset] = from_float<M>(
+            fmaf(p.next_weight, to_float(p.summary[offset]), p.next[offset]));
+      }
     }
     if (a.normalizer != 2) store_z(a, p, kChunkColumns, z);
     if (a.closes) close_denominator(a, p, z);
   }
 };
 
-template <typename E>
+template <typename E, typename M>
 __global__ void __launch_bounds__(kThreads) tokens_kernel(const __grid_constant__ StepArgs args) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const TokensBlock<E> block(args, reinterpret_cast<float*>(shared));
+  const TokensBlock<E, M> block(args, reinterpret_cast<float*>(shared));
   block.begin();
   const int n = args.tokens_at_once;
   if (args.block_causal) {
