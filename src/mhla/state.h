@@ -20,7 +20,8 @@ namespace mhla {
 // On a CUDA device all sums live in its memory. Calls only put work on the stream and return; calls
 // of one state belong on one stream, or on streams that the caller orders, and a fork begins behind
 // the last call of its origin. Memory is taken when a block opens, for several blocks at a time; no
-// other step allocates. Saving waits for the device.
+// other step allocates. Saving waits for the device. Summaries of bf16 streams are stored as bf16
+// there (blocks of up to 128 tokens, dk from 32 on).
 class State {
  public:
   State(const Problem& problem, const MixingMatrix& mixing);

@@ -60,6 +60,7 @@ STREAMS = [
          normalizer="shared_position", dtype=torch.float32),
     Case(sequence(48, block=8), batch=1, dk=48, mask="block_causal", dtype=torch.float16),
     Case(sequence(200, block=1), batch=1, heads=1, dk=16, mask="causal"),
+    Case(sequence(200, block=1), batch=1, heads=1, dk=32, mask="causal"),
 ]
 
 

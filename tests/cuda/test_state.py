@@ -28,6 +28,9 @@ CASES = [
     Case(sequence(260, block=20), dk=256, dv=96, mask="causal", dtype=torch.float16),
     Case(sequence(240, block=8), dk=48, dv=64, mask="block_causal"),
     Case(sequence(470, block=2), heads=1, dk=32, dv=64, mask="causal"),  # wide groups of rows
+    dataclasses.replace(LM, batch=50, heads=4, layout=sequence(70, block=32)),  # wide thread blocks
+    dataclasses.replace(LM, feature_map="identity"),  # sums that cancel: roundings show most
+    Case(sequence(300, block=144), dk=64, mask="causal"),  # too long to be stored in 16 bits
     Case(sequence(200, block=100), dk=64, dv=80, mask="block_causal", separate=True,
          normalizer="shared_position", dtype=torch.float32),
 ]
