@@ -24,6 +24,12 @@ struct MixPiece {
   bool add;            // to what the targets hold
 };
 
+// NOTE: targets go through __ldcg and __stcg because the compiler splits a plain access into four.
+__device__ __forceinline__ float4* quad(float* p) { return reinterpret_cast<float4*>(p); }
+__device__ __forceinline__ const float4* quad(const float* p) {
+  return reinterpret_cast<const float4*>(p);
+}
+
 // to = or += sum of weight * source for kRows rows. A lane copies 16 bytes of a source at a time,
 // so that half a warp copies a packed one; then lanes read what others copied.
 template <typename M, int kRows>
@@ -47,9 +53,9 @@ __device__ __forceinline__ void mix_numbers(const MixPiece& piece, MixMemory<M>&
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (inside && piece.add && r < piece.rows) sum[r] = load_four(piece.to[r] + at);
+    if (inside && piece.add && r < piece.rows) sum[r] = __ldcg(quad(piece.to[r] + at));
   }
-  if (kRows == 1 && inside && piece.start && !piece.add) sum[0] = load_four(piece.start + at);
+  if (kRows == 1 && inside && piece.start && !piece.add) sum[0] = __ldcg(quad(piece.start + at));
 #pragma unroll kUnrolled
   for (int group = 0; group * kTogether < piece.sources; ++group) {
     ptx::copy_wait<kMixDepth - 2>();
@@ -79,7 +85,7 @@ __device__ __forceinline__ void mix_numbers(const MixPiece& piece, MixMemory<M>&
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (inside && r < piece.rows) store_four(piece.to[r] + at, sum[r]);
+    if (inside && r < piece.rows) __stcg(quad(piece.to[r] + at), sum[r]);
   }
 }
 

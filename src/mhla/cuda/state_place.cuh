@@ -33,26 +33,25 @@ __device__ __forceinline__ float warp_dot(const float* a, const float* b, int co
   return ptx::sum_of_warp(sum);
 }
 
-// Four numbers as they are stored.
-struct alignas(8) FourPacked {
-  std::uint32_t low, high;
-};
-__device__ __forceinline__ FourPacked pack_four(const float4& x) {
-  return {ptx::pack_bf16(x.x, x.y), ptx::pack_bf16(x.z, x.w)};
+// Four numbers as they are stored. NOTE: packed ones are moved as one word; of a struct of two the
+// compiler makes two accesses.
+__device__ __forceinline__ std::uint64_t pack_four(const float4& x) {
+  return ptx::pack_bf16(x.x, x.y) | static_cast<std::uint64_t>(ptx::pack_bf16(x.z, x.w)) << 32;
 }
-__device__ __forceinline__ float4 unpack_four(const FourPacked& x) {
-  return make_float4(__uint_as_float(x.low << 16), __uint_as_float(x.low & 0xffff0000u),
-                     __uint_as_float(x.high << 16), __uint_as_float(x.high & 0xffff0000u));
+__device__ __forceinline__ float4 unpack_four(std::uint64_t x) {
+  const auto low = static_cast<std::uint32_t>(x), high = static_cast<std::uint32_t>(x >> 32);
+  return make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xffff0000u),
+                     __uint_as_float(high << 16), __uint_as_float(high & 0xffff0000u));
 }
 template <typename M>
 __device__ __forceinline__ float4 load_four(const M* p) {
   if constexpr (sizeof(M) == 4) return *reinterpret_cast<const float4*>(p);
-  else return unpack_four(*reinterpret_cast<const FourPacked*>(p));
+  else return unpack_four(*reinterpret_cast<const std::uint64_t*>(p));
 }
 template <typename M>
 __device__ __forceinline__ void store_four(M* p, const float4& x) {
   if constexpr (sizeof(M) == 4) *reinterpret_cast<float4*>(p) = x;
-  else *reinterpret_cast<FourPacked*>(p) = pack_four(x);
+  else *reinterpret_cast<std::uint64_t*>(p) = pack_four(x);
 }
 template <typename M>
 __device__ __forceinline__ float4 as_stored(const float4& x) {
