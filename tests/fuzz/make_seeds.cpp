@@ -1,5 +1,5 @@
 // Writes the seeds the fuzzers start from: a few problems, one state of every form, checkpoints,
-// pictures, packed files.
+// pictures, packed files, configurations, logs, data sets.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -138,6 +138,36 @@ void write_packed(const fs::path& folder) {
             mhla::test::tar_entry("m", "y") + std::string(1024, '\0'));
 }
 
+void write_configs(const fs::path& folder) {
+  for (const char* text : {
+           "model: {name: deit-t, blocks: [4, 4]}\ntrain:\n  lr: 1e-3\n  note: \"a: 'b' #c\\n\"\n",
+           "a: &a {x: 1, y: -2}\nb: {c: *a, d: [*a]}\n",
+           "model.attention.preset: paper\n---\nempty: ~\n",
+           "data.mean=[0.485, nan, inf]",
+       }) {
+    write(folder, text);
+  }
+}
+
+void write_logs(const fs::path& folder) {
+  write(folder,
+        R"({"kind":"train","step":3,"epoch":0.5,"loss":2.25,"lr":8e-05,"samples_per_second":21.5})"
+        "\n"
+        R"({"kind":"eval","step":3,"epoch":0.5,"top1":10.0,"loss":1e308})"
+        "\n{\"kind\":\"tra");
+}
+
+void write_data_sets(const fs::path& folder) {
+  using std::string_literals::operator""s;
+  const std::string labels = "\0\0\x08\x01\0\0\0\x02\x01\x09"s;
+  const std::string images = "\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x03"s + std::string(12, 'x');
+  write(folder, std::string(1, static_cast<char>(3 * labels.size())) + labels + images);
+  write(folder, "\x01\x03\x09" + std::string(3072, 'p'));
+  const std::string png = mhla::io::encode_png(mhla::io::Image(4, 3).view());
+  write(folder, "\x02" + mhla::test::tar_entry("train/a/1.png", png) +
+                    mhla::test::tar_entry("train/b/2.jpg", "broken") + std::string(1024, '\0'));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -152,6 +182,9 @@ int main(int argc, char** argv) {
     write_torch_files(fs::path(argv[1]) / "torch_file_fuzz");
     write_pictures(fs::path(argv[1]) / "image_fuzz");
     write_packed(fs::path(argv[1]) / "packed_fuzz");
+    write_configs(fs::path(argv[1]) / "config_fuzz");
+    write_logs(fs::path(argv[1]) / "run_log_fuzz");
+    write_data_sets(fs::path(argv[1]) / "data_set_fuzz");
   } catch (const std::exception& error) {
     std::cerr << "make_seeds: error: " << error.what() << "\n";
     return 1;
