@@ -6,8 +6,10 @@
 
 namespace mhla {
 
-// Writes to `path`.tmp.<process>.<number> and renames it; a crash leaves the old file in place, and
-// an exception removes the temporary one. Failures throw ErrorCode::io with `[mhla.<where>]`.
+// Writes to a file without a name, which then gets one; a crash or a signal leaves the old file in
+// place and nothing beside it. Where the file system cannot do that, to
+// `path`.tmp.<process>.<number>, which an exception removes. Failures throw ErrorCode::io with
+// `[mhla.<where>]`.
 class AtomicFile {
  public:
   AtomicFile(std::string path, const char* where);
@@ -24,6 +26,7 @@ class AtomicFile {
   std::string path_, temporary_;
   const char* where_;
   int file_ = -1;
+  bool named_ = false;  // temporary_ is there
 };
 
 }  // namespace mhla
