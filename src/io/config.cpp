@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <set>
 
+#include "io/tensor.h"
 #include "mhla/core/text.h"
 #include "mhla/error.h"
 
@@ -48,8 +50,9 @@ bool parse_as(const std::string& text, std::int64_t& value) {
 }
 bool parse_as(const std::string& text, double& value) {
   const auto number = parse_number<double>(text);
-  if (number) value = *number;
-  return number.has_value();
+  if (!number || !std::isfinite(*number)) return false;  // "nan" and "inf" parse, but mean nothing
+  value = *number;
+  return true;
 }
 bool parse_as(const std::string& text, std::string& value) {
   value = text;
@@ -71,11 +74,14 @@ void Config::override_with(const std::string& word) {
     fail(kWhere, "'", word, "': expected key=value, such as train.lr=1e-3");
   }
   const std::string text = trimmed(word.substr(equals + 1));
+  // YAML has no other characters: the configuration of the run could not be read again.
+  if (!is_utf8(text)) fail(kWhere, key, ": the value is not UTF-8: '", text, "'");
   Value value{.items = {text}, .list = false, .where = "the command line"};
   if (text.starts_with("[") && text.ends_with("]")) {
     value.list = true;
     value.items.clear();
-    for (const std::string_view item : split(std::string_view(text).substr(1, text.size() - 2), ',')) {
+    for (const std::string_view item :
+         split(std::string_view(text).substr(1, text.size() - 2), ',')) {
       if (const std::string plain = trimmed(item); !plain.empty()) value.items.push_back(plain);
     }
   }
@@ -199,24 +205,27 @@ void Config::finish() const {
 
 namespace {
 
+bool is_control(char c) { return (c >= 0 && c < ' ') || c == '\x7f'; }
+
 // What YAML would read as something else than this text.
 std::string quoted(const std::string& text) {
-  constexpr std::string_view kSpecial = ":#{}[],&*!|>'\"%@`\\\n\t";
+  constexpr std::string_view kSpecial = ":#{}[],&*!|>'\"%@`\\";
   const bool plain = !text.empty() && text.find_first_of(kSpecial) == std::string::npos &&
-                     text.front() != ' ' && text.back() != ' ' && text.front() != '-' &&
-                     text.front() != '?' && text != "~" && text != "null";
+                     std::ranges::none_of(text, is_control) && text.front() != ' ' &&
+                     text.back() != ' ' && text.front() != '-' && text.front() != '?' &&
+                     text != "~" && text != "null";
   // A negative number begins with '-' and is plain all the same.
   if (plain || parse_number<double>(text)) return text;
   std::string result = "\"";
   for (const char c : text) {
-    if (c == '\n') {
-      result += "\\n";
-    } else if (c == '\t') {
-      result += "\\t";
-    } else {
-      if (c == '"' || c == '\\') result += '\\';
-      result += c;
+    if (is_control(c)) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned>(c));
+      result += code;
+      continue;
     }
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
   }
   return result + "\"";
 }

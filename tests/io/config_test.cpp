@@ -98,6 +98,41 @@ TEST_F(ConfigYaml, MalformedTextIsOneErrorWithItsLine) {
   }
 }
 
+TEST_F(ConfigYaml, HostileFilesEndInOneErrorAndSoon) {
+  // Names of names: read in full, the first has 10^8 values and the second 10^8 empty maps.
+  std::string values = "a0: &a0 {x: 1}\n", nothing = "a0: &a0 {}\n";
+  for (int i = 1; i <= 8; ++i) {
+    std::string line = "a" + std::to_string(i) + ": &a" + std::to_string(i) + " {";
+    for (int j = 0; j < 10; ++j) {
+      line += "k" + std::to_string(j) + ": *a" + std::to_string(i - 1) + ", ";
+    }
+    values += line + "}\n";
+    nothing += line + "}\n";
+  }
+  for (const auto& [text, message] :
+       {std::pair<std::string, const char*>(values, "more than 10000 keys"),
+        {nothing, "more than 10000 keys"},
+        {"a: &a\n  b: *a\n", "nested too deep"},
+        {"a: 1\n---\nb: 2\n", "expected one document"},
+        {"a: caf\xe9\n", "expected UTF-8 text (bad.yaml)"},
+        {std::string("a: \0\n", 5), "expected UTF-8 text (bad.yaml)"},
+        {",", "bad.yaml"},
+        {std::string(100000, '['), "bad.yaml"},
+        {std::string(100000, '{'), "bad.yaml"}}) {
+    const std::string said = message_of([&] { Config::parse(text, "bad.yaml"); });
+    EXPECT_NE(said.find(message), std::string::npos) << said;
+  }
+}
+
+TEST_F(ConfigYaml, ANumberIsFinite) {
+  for (const char* text : {"nan", "-nan", "inf", "-inf", "infinity", "1e999"}) {
+    Config config = Config::parse(std::string("lr: ") + text, "a.yaml");
+    double lr = 0;
+    const std::string said = message_of([&] { config.read("lr", lr); });
+    EXPECT_NE(said.find("lr: expected a number, got"), std::string::npos) << text << ": " << said;
+  }
+}
+
 TEST_F(ConfigYaml, PrintedAndReadAgainIsTheSame) {
   Config config = Config::parse("model: {name: deit-t, blocks: [4, 4]}\nempty: []\n", "a.yaml");
   config.override_with("model.attention=mhla");
@@ -105,6 +140,8 @@ TEST_F(ConfigYaml, PrintedAndReadAgainIsTheSame) {
   config.override_with("data.path=/a: b#c 'd' \"e\"");
   config.override_with("negative=-3");
   config.override_with("minus=-x");
+  config.override_with("data.folder=caf\xc3\xa9 \xf0\x9f\x90\xb1");
+  config.set("lines", {.items = {"a\nb\tc\r\x01\x7f"}});
   const Config again = Config::parse(config.to_yaml(), "printed");
   ASSERT_EQ(again.values().size(), config.values().size()) << config.to_yaml();
   for (const auto& [path, value] : config.values()) {
@@ -144,6 +181,10 @@ TEST(Config, OverridesAreWordsWithAnEqualsSign) {
   EXPECT_EQ(list, (std::vector<double>{1, 2, 3}));
   EXPECT_THROW(config.override_with("train.lr"), Error);
   EXPECT_THROW(config.override_with("=3"), Error);
+  for (const char* bytes :
+       {"\xe9", "caf\xe9", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) {
+    EXPECT_THROW(config.override_with(std::string("data.path=") + bytes), Error) << bytes;
+  }
 }
 
 TEST(Config, AbsentKeysKeepTheirDefaultAndShowIt) {
