@@ -29,12 +29,22 @@ bool is_picture(const std::string& name) {
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
+// A link to a folder that it lies in: its pictures would come again and again.
+bool leads_back(const fs::directory_entry& entry) {
+  if (!entry.is_symlink() || !entry.is_directory()) return false;
+  const fs::path target = fs::canonical(entry.path());
+  const fs::path from = fs::canonical(entry.path().parent_path());
+  return std::mismatch(target.begin(), target.end(), from.begin(), from.end()).first ==
+         target.end();
+}
+
 std::vector<Entry> list_folder(const std::string& folder) {
   std::vector<Entry> entries;
   for (fs::recursive_directory_iterator it(folder, fs::directory_options::follow_directory_symlink),
        end;
        it != end; ++it) {
-    if (it.depth() > 16) it.disable_recursion_pending();  // a link that leads back up
+    // Two links may lead to each other's folders, which the depth ends.
+    if (it.depth() > 16 || leads_back(*it)) it.disable_recursion_pending();
     if (!it->is_directory() && is_picture(it->path().string())) {
       entries.push_back({it->path().lexically_relative(folder).generic_string(), {}, 0});
     }

@@ -20,7 +20,7 @@ Colour Normalisation::mean_colour() const {
 Normaliser::Normaliser(const Normalisation& normalisation) : normalisation_(normalisation) {
   for (std::size_t c = 0; c < 3; ++c) {
     if (!(normalisation.deviation[c] > 0)) {
-      fail("data", "std: expected a positive number, got ", normalisation.deviation[c]);
+      fail("data", "deviation: expected a positive number, got ", normalisation.deviation[c]);
     }
     for (int i = 0; i < 256; ++i) {
       table_[c][i] = (static_cast<float>(i) / 255.0F - normalisation.mean[c]) /

@@ -1,6 +1,7 @@
 // Tar archives: ustar, with the long names of GNU and of POSIX (pax).
 #include "io/tar.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/error.h"
@@ -97,9 +98,11 @@ std::vector<TarFile> read_tar(std::string_view bytes, const std::string& name) {
       }
       if (type == '0' || type == '\0') files.push_back({std::move(path), content});
     }
-    const std::size_t padded = (content.size() + kBlock - 1) / kBlock * kBlock;
-    if (padded >= bytes.size() - place) break;  // an archive without its empty end is accepted
-    place += padded;
+    place += std::min((content.size() + kBlock - 1) / kBlock * kBlock, bytes.size() - place);
+  }
+  // Some programs leave out the empty end, but none writes a part of a block.
+  if (bytes.size() % kBlock != 0) {
+    fail(ErrorCode::corrupt_data, "data", name, ": not a readable tar file: it ends too early");
   }
   return files;
 }

@@ -77,6 +77,18 @@ TEST_F(DataSets, Cifar100TakesTheFineLabel) {
   EXPECT_NE(message_of(source("val")).find("test.bin"), std::string::npos);
 }
 
+TEST_F(DataSets, ALinkThatLeadsBackUpIsNotFollowed) {
+  picture("train/a/1.png", 1);
+  picture("train/b/2.png", 2);
+  std::filesystem::create_directory_symlink("..", path("train/a/loop"));
+  make_folder("elsewhere");
+  picture("elsewhere/3.png", 3);
+  std::filesystem::create_directory_symlink(path("elsewhere"), path("train/c"));
+  const auto set = open_image_set(source());
+  EXPECT_EQ(set->size(), 3);
+  EXPECT_EQ(set->classes(), (std::vector<std::string>{"a", "b", "c"}));
+}
+
 TEST_F(DataSets, DamagedCifarIsNamed) {
   write("test_batch.bin", cifar_record("\x0a", 'a', 'b', 'c'));
   EXPECT_NE(message_of(source("val")).find("label 10 of 10 classes"), std::string::npos);

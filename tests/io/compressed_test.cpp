@@ -93,6 +93,10 @@ TEST(Tar, LongNamesOfBothKinds) {
 TEST(Tar, DamageIsRefused) {
   std::string archive = tar_entry("a", std::string(600, 'x'));
   EXPECT_THROW(mhla::io::read_tar(archive.substr(0, 1000), "x"), Error);
+  // Cut off inside the header of the next file, which would be missing without a word.
+  EXPECT_THROW(mhla::io::read_tar(archive + archive.substr(0, 300), "x"), Error);
+  EXPECT_THROW(mhla::io::read_tar(archive.substr(0, archive.size() - 1), "x"), Error);
+  EXPECT_EQ(mhla::io::read_tar(archive, "x").size(), 1U);
   archive[130] = '7';  // the size, and with it the checksum
   EXPECT_THROW(mhla::io::read_tar(archive, "x"), Error);
   EXPECT_FALSE(mhla::io::looks_like_tar("short"));
