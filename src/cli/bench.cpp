@@ -51,7 +51,9 @@ void add_bench(CLI::App& app) {
       ->type_name("torch");
   command
       ->add_option("--shape", options->shapes,
-                   "Which: " + shape_names() + " (default: all but the tiny ones)")
+                   "Which: " + shape_names() +
+                       " (default: all but the tiny ones); models: dit-s/2@512 "
+                       "..., default: those that this machine has time for")
       ->type_name("NAME");
   command->add_option("--dtype", options->dtypes, "Default: f32 and bf16")
       ->type_name("f32|bf16|f16");

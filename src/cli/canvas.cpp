@@ -1,18 +1,10 @@
-// Drawing into an RGB buffer and writing it with libpng.
+// Drawing rectangles and letters into a picture.
 #include "cli/canvas.h"
-
-#include <png.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <map>
-#include <memory>
-
-#include "mhla/error.h"
 
 namespace mhla::cli {
 namespace {
@@ -50,16 +42,11 @@ Colour scale_colour(double x) {
   return colour;
 }
 
-Canvas::Canvas(int width, int height, Colour background) : width_(width), height_(height) {
-  pixels_.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
-  fill(0, 0, width, height, background);
-}
-
 void Canvas::fill(int x, int y, int width, int height, Colour colour) {
-  for (int row = std::max(y, 0); row < std::min(y + height, height_); ++row) {
-    for (int column = std::max(x, 0); column < std::min(x + width, width_); ++column) {
-      const std::size_t at = (static_cast<std::size_t>(row) * width_ + column) * 3;
-      std::copy(colour.begin(), colour.end(), pixels_.begin() + static_cast<std::ptrdiff_t>(at));
+  const int left = std::max(x, 0), right = std::min(x + width, image_.width());
+  for (int row = std::max(y, 0); row < std::min(y + height, image_.height()); ++row) {
+    for (int column = left; column < right; ++column) {
+      std::copy(colour.begin(), colour.end(), image_.row(row) + std::ptrdiff_t{3} * column);
     }
   }
 }
@@ -82,25 +69,6 @@ int Canvas::text(int x, int y, const std::string& text, Colour colour) {
     x += 4 * kTextScale;
   }
   return x - start;
-}
-
-void Canvas::write_png(const std::string& path) const {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(width_);
-  image.height = static_cast<png_uint_32>(height_);
-  image.format = PNG_FORMAT_RGB;
-  // Not png_image_write_to_file: when that fails it deletes what was there, a device for example.
-  const auto refuse = [&](const char* why) {
-    fail(ErrorCode::io, "mixing", "cannot write ", path, ": ", why);
-  };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
-                                                             &std::fclose);
-  if (!file) refuse(std::strerror(errno));
-  if (!png_image_write_to_stdio(&image, file.get(), 0, pixels_.data(), 0, nullptr)) {
-    refuse(image.message);
-  }
-  if (std::fflush(file.get()) != 0) refuse(std::strerror(errno));
 }
 
 }  // namespace mhla::cli

@@ -1,10 +1,11 @@
-// A small picture: rectangles, a colour scale, short labels, PNG.
+// A small picture: rectangles, a colour scale, short labels.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "io/image.h"
 
 namespace mhla::cli {
 
@@ -17,22 +18,19 @@ Colour scale_colour(double x);
 
 class Canvas {
  public:
-  Canvas(int width, int height, Colour background = kWhite);
+  Canvas(int width, int height) : image_(width, height, 255, 255, 255) {}
 
-  int width() const { return width_; }
-  int height() const { return height_; }
   void fill(int x, int y, int width, int height, Colour colour);  // clipped
   void frame(int x, int y, int width, int height, Colour colour, int thickness = 2);
   // Letters of kTextHeight; returns the width in pixels. Lower case is drawn as capitals.
   int text(int x, int y, const std::string& text, Colour colour = kBlack);
-  void write_png(const std::string& path) const;  // throws Error(io)
+  io::ImageView view() const { return image_.view(); }
 
   static constexpr int kTextScale = 3;
   static constexpr int kTextHeight = 5 * kTextScale;
 
  private:
-  int width_, height_;
-  std::vector<std::uint8_t> pixels_;  // [height, width, 3]
+  io::Image image_;
 };
 
 }  // namespace mhla::cli

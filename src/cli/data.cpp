@@ -53,7 +53,7 @@ Found look(const data::ImageSet& set, bool all) {
       ++found.sizes[{image.width(), image.height()}];
       ++found.decoded;
     } catch (const Error& error) {
-      found.errors.emplace_back(error.what());
+      found.errors.push_back(plain_message(error.what()));
     }
   }
   return found;
@@ -88,7 +88,8 @@ void info(const Flags& flags) {
                                  {"errors", found.errors},
                                  {"sizes", sizes},
                                  {"classes", classes}})
-                     .dump(2)
+                     // Names of folders need not be UTF-8.
+                     .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
               << "\n";
   } else {
     std::cout << set->format() << ", " << flags.split << ": " << set->size() << " pictures in "
@@ -118,8 +119,10 @@ data::Augmentation augmentation_of(const Flags& flags, int image_size) {
 void preview(const Flags& flags) {
   if (flags.out.empty()) fail("data", "preview: --out is needed, the picture to write");
   if (flags.count < 1 || flags.copies < 1 || flags.count > 1000 || flags.copies > 1000) {
-    fail("data", "preview: expected 1 to 1000 rows and columns");
+    fail("data", "preview: expected 1 to 1000 rows and columns, got ", flags.count, " and ",
+         flags.copies);
   }
+  io::image_format_of_name(flags.out);  // before the work, not after it
   const std::shared_ptr<const data::ImageSet> set = data::open_image_set(source_of(flags));
   const auto size_of_all = set->picture_size();
   const int size = flags.image_size > 0                                       ? flags.image_size

@@ -12,6 +12,7 @@
 #include "cli/mixing_picture.h"
 #include "cli/program.h"
 #include "cli/table.h"
+#include "io/image.h"
 #include "mhla/problem.h"
 
 namespace mhla::cli {
@@ -105,14 +106,17 @@ void mixing(const CLI::App& command, const Arguments& arguments) {
   const std::string words = problem_words(command, kLayoutKeys);
   if (words.empty()) fail("mixing", "no layout given: try --grid 20x20 --blocks 5x5");
   const BlockLayout layout = parse_problem(words).layout;
-  if (!arguments.out.empty()) check_drawable(layout);
+  if (!arguments.out.empty()) {
+    check_drawable(layout);
+    io::image_format_of_name(arguments.out);
+  }
   const MixingMatrix matrix = make(arguments, layout);
   const Summary summary(matrix);
   const std::optional<std::int64_t> the_rank = rank(matrix);
   const std::string size = std::to_string(matrix.rows()) + " x " + std::to_string(matrix.cols());
   if (!arguments.out.empty()) {
     const std::string title = arguments.init + "  " + size + "  " + layout.to_string();
-    draw_mixing(matrix, layout, title).write_png(arguments.out);
+    io::write_image(arguments.out, draw_mixing(matrix, layout, title).view());
   }
   if (arguments.json) {
     nlohmann::json document = {{"layout", layout.to_string()},
@@ -160,7 +164,8 @@ void add_mixing(CLI::App& app) {
       ->add_option("--local_threshold", arguments->transform.local_threshold,
                    "Distance within which local weighs one")
       ->type_name("X");
-  command->add_option("--out", arguments->out, "Write a picture of it")->type_name("FILE.png");
+  command->add_option("--out", arguments->out, "Write a picture of it, .png or .jpg")
+      ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print one JSON document, weights included");
   command->footer("Example: mhla mixing --grid 20x20 --blocks 5x5 --out mixing.png");
   command->callback([command, arguments] { mixing(*command, *arguments); });

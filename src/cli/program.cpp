@@ -13,9 +13,16 @@ namespace {
 
 constexpr int kFailure = 1, kUsage = 2;
 
-// One line whatever the message holds.
+std::string without_stack(const std::string& message) {
+  const std::size_t end = std::min(message.find("\nException raised from "),
+                                   message.find("\nframe #"));
+  return message.substr(0, end);
+}
+
+// One line whatever the message holds, without the stack that LibTorch appends to its own.
 int report(const std::string& message, const std::string& hint, int code) {
-  std::string line = "mhla: error: " + message + (hint.empty() ? "" : " (" + hint + ")");
+  std::string line = "mhla: error: " + without_stack(message);
+  if (!hint.empty()) line.append(" (").append(hint).append(")");
   for (char& c : line) {
     if (c == '\n') c = ' ';
   }
@@ -79,13 +86,6 @@ std::vector<std::string> normalized(int argc, char** argv) {
   return {words.rbegin(), words.rend()};  // CLI11 takes them from the back
 }
 
-// `[mhla.problem] grid: ...` without the bracket, which names a function of the library.
-std::string plain(const std::string& message) {
-  const std::size_t end = message.find("] ");
-  return message.starts_with("[mhla.") && end != std::string::npos ? message.substr(end + 2)
-                                                                   : message;
-}
-
 int parse_and_run(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(normalized(argc, argv));
@@ -97,7 +97,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
   } catch (const Failed&) {
     return kFailure;
   } catch (const Error& error) {
-    const std::string message = plain(error.what());
+    const std::string message = plain_message(error.what());
     if (error.code() != ErrorCode::invalid_argument) return report(message, "", kFailure);
     const bool has_hint = message.find("did you mean") != std::string::npos ||
                           message.find(": try ") != std::string::npos;
@@ -108,6 +108,12 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
 }
 
 }  // namespace
+
+std::string plain_message(const std::string& message) {
+  const std::size_t end = message.find("] ");
+  return message.starts_with("[mhla.") && end != std::string::npos ? message.substr(end + 2)
+                                                                   : message;
+}
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;

@@ -30,6 +30,9 @@ void add_convert(CLI::App& app);
 void add_data(CLI::App& app);
 void add_completion(CLI::App& app);
 
+// `[mhla.problem] grid: ...` without the bracket, which names a function of the library.
+std::string plain_message(const std::string& message);
+
 // Flags for the problem's fields, made from problem_fields(). `keys` empty: all of them.
 void add_problem_flags(CLI::App& command, const std::vector<std::string>& keys);
 // The flags that were given, as words for parse_problem: "grid=32x32 block=8x8".

@@ -23,7 +23,7 @@ std::vector<std::string> candidates() {
   std::vector<std::string> paths;
   if (!error) {
     const auto folder = program.parent_path();
-    for (const char* place : {".", "nn", "../lib", "../lib/mhla"}) {
+    for (const char* place : {".", "../src/nn", "../lib", "../lib/mhla"}) {
       paths.push_back((folder / place / kLibrary).lexically_normal().string());
     }
   }

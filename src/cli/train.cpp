@@ -1,10 +1,12 @@
 // `mhla train` and `mhla eval`.
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "cli/launch.h"
 #include "cli/program.h"
+#include "cli/report.h"
 #include "cli/torch_module.h"
 #include "mhla/error.h"
 #include "train/run.h"
@@ -42,10 +44,18 @@ std::string default_folder(const std::string& config) {
   return (fs::path("runs") / fs::path(config).stem()).string();
 }
 
-void run_train(const TrainFlags& flags) {
-  if (flags.processes > 1 && !flags.print_config) {
-    return launch(own_command_without_processes(), flags.processes);
+// The run as a page of its own. One process of several writes it, and a run is whole without it.
+void leave_report(const std::string& folder) {
+  const char* rank = std::getenv("RANK");
+  if (rank != nullptr && std::string_view(rank) != "0") return;
+  try {
+    write_report(read_runs({folder}), (fs::path(folder) / "report.html").string());
+  } catch (const Error& error) {
+    std::cerr << "mhla: warning: no report: " << plain_message(error.what()) << "\n";
   }
+}
+
+void run_train(const TrainFlags& flags) {
   const std::unique_ptr<train::Training> training = load_training("train");
   train::TrainCommand command{
       .config = io::Config::load(config_file(flags.config)),
@@ -56,14 +66,20 @@ void run_train(const TrainFlags& flags) {
     std::cout << training->resolved(command.config);
     return;
   }
+  if (flags.processes > 1) {
+    training->resolved(command.config);  // what is wrong with it is said once, not by each of them
+    return launch(own_command_without_processes(), flags.processes);
+  }
   const int signal = training->train(command);
+  leave_report(command.folder);
   if (signal == 0) return;
-  std::cerr << "mhla: stopped by signal " << signal << "; 'mhla train " << flags.config
-            << (flags.out.empty() ? "" : " --out " + flags.out) << " --resume' goes on\n";
+  // The folder has the configuration with what was overridden.
+  std::cerr << "mhla: stopped by signal " << signal << "; 'mhla train " << command.folder
+            << " --resume' goes on\n";
 }
 
 struct EvalFlags {
-  std::string path, config, weights = "auto";
+  std::string path, data, config, weights = "auto";
   std::vector<std::string> overrides;
   bool json = false;
   std::int64_t examples = 0;
@@ -86,6 +102,7 @@ void run_eval(const EvalFlags& flags) {
                              .weights = flags.weights,
                              .json = flags.json,
                              .examples = flags.examples};
+  if (!flags.data.empty()) command.config.override_with("data.path=" + flags.data);
   override_all(command.config, flags.overrides);
   std::cout << load_training("eval")->evaluate(command);
 }
@@ -97,17 +114,21 @@ void add_train(CLI::App& app) {
   const auto flags = std::make_shared<TrainFlags>();
   command->add_option("config", flags->config, "A YAML file, or the folder of a run")
       ->required()
-      ->check(CLI::ExistingPath);
-  command->add_option("overrides", flags->overrides, "KEY=VALUE, such as train.epochs=10")
+      ->type_name("CONFIG");
+  command->add_option("overrides", flags->overrides, "Such as train.epochs=10")
+      ->type_name("KEY=VALUE")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--out", flags->out, "Folder of the run [runs/CONFIG]");
+  command->add_option("--out", flags->out, "Folder of the run [runs/CONFIG]")->type_name("FOLDER");
   command->add_flag("--resume", flags->resume, "Go on from the newest checkpoint of the run");
   command->add_flag("--print_config,--print-config", flags->print_config,
                     "Print the configuration with every default and exit");
   command
       ->add_option("--processes", flags->processes, "Processes of this machine that share the work")
       ->type_name("COUNT")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 1024).description(""));
+  command->footer(
+      "Example: mhla train configs/tiny.yaml model.attention=linear --out runs/linear\n"
+      "Ctrl-C finishes the step and saves; --resume goes on from there.");
   command->callback([flags] { run_train(*flags); });
 }
 
@@ -116,19 +137,25 @@ void add_eval(CLI::App& app) {
                                          "Evaluate a run, a checkpoint or a file of weights");
   const auto flags = std::make_shared<EvalFlags>();
   command->add_option("path", flags->path, "A run, one of its checkpoints, or a file of weights")
-      ->required();
-  command->add_option("overrides", flags->overrides, "KEY=VALUE, such as data.path=FOLDER")
+      ->required()
+      ->type_name("RUN|CHECKPOINT");
+  command->add_option("overrides", flags->overrides, "Such as data.test_samples=100")
+      ->type_name("KEY=VALUE")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--config", flags->config, "A YAML file, for weights that belong to no run");
+  command->add_option("--data", flags->data, "Another data set than the run's: data.path=FOLDER")
+      ->type_name("PATH");
+  command->add_option("--config", flags->config, "A YAML file, for weights that belong to no run")
+      ->type_name("FILE.yaml");
   command->add_option("--weights", flags->weights, "Which weights of a checkpoint")
       ->type_name("auto|ema|model")
-      ->check(CLI::IsMember({"auto", "ema", "model"}));
+      ->check(CLI::IsMember({"auto", "ema", "model"}).description(""));
   command
       ->add_option("--examples", flags->examples,
                    "Keep N pictures with their predictions in the run, for 'mhla compare'")
       ->type_name("N")
       ->check(not_negative());
   command->add_flag("--json", flags->json, "Print one JSON document, with per-class results");
+  command->footer("Example: mhla eval runs/tiny --data relations --json");
   command->callback([flags] { run_eval(*flags); });
 }
 

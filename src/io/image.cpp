@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "io/file_bytes.h"
+#include "mhla/core/atomic_file.h"
 #include "mhla/error.h"
 
 namespace mhla::io {
@@ -65,24 +64,21 @@ Image read_image(const std::string& path) {
   return decode_image(FileBytes::map(path)->bytes(), path);
 }
 
-void write_image(const std::string& path, const ImageView& image) {
+ImageFormat image_format_of_name(const std::string& path) {
   std::string ending = std::filesystem::path(path).extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::string bytes;
-  if (ending == ".png") {
-    bytes = encode_png(image);
-  } else if (ending == ".jpg" || ending == ".jpeg") {
-    bytes = encode_jpeg(image);
-  } else {
-    fail("image", "cannot write '", path, "': the name must end in .png, .jpg or .jpeg");
-  }
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) {
-    fail(ErrorCode::io, "image", "cannot write '", path, "': ", std::strerror(errno));
-  }
+  if (ending == ".png") return ImageFormat::png;
+  if (ending == ".jpg" || ending == ".jpeg") return ImageFormat::jpeg;
+  fail("image", "cannot write '", path, "': the name must end in .png, .jpg or .jpeg");
+}
+
+void write_image(const std::string& path, const ImageView& image) {
+  const bool png = image_format_of_name(path) == ImageFormat::png;
+  const std::string bytes = png ? encode_png(image) : encode_jpeg(image);
+  AtomicFile file(path, "image");
+  file.write(bytes.data(), bytes.size());
+  file.commit();
 }
 
 void check_image_size(std::int64_t width, std::int64_t height, std::size_t bytes,

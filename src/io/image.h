@@ -58,7 +58,9 @@ Image read_image(const std::string& path);
 
 std::string encode_png(const ImageView& image);
 std::string encode_jpeg(const ImageView& image, int quality = 95);
-// By the ending of the name: .png, .jpg, .jpeg.
+// By the ending of the name: .png, .jpg, .jpeg; throws for another one.
+ImageFormat image_format_of_name(const std::string& path);
+// What was there stays until all of the new picture is on the disk.
 void write_image(const std::string& path, const ImageView& image);
 
 // The decoders themselves.

@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "io/file_bytes.h"
+#include "mhla/core/text.h"
 #include "mhla/error.h"
 
 namespace mhla::io {
@@ -24,16 +25,19 @@ bool is_entry(const Json& line) {
 
 RunHistory read_run(const std::string& folder) {
   const std::filesystem::path path = std::filesystem::path(folder) / "log.jsonl";
-  std::ifstream file(path);
-  if (!file) {
-    fail(ErrorCode::io, "compare", "'", folder, "' is no run: ", path.string(), " cannot be read");
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    fail(ErrorCode::io, "compare", "'", folder, "' is no run: there is no file ", path.string());
   }
+  return parse_run(folder, FileBytes::map(path.string())->bytes());
+}
+
+RunHistory parse_run(const std::string& folder, std::string_view log) {
   RunHistory history;
   // A trailing slash leaves the last part empty.
   const auto absolute = std::filesystem::absolute(folder).lexically_normal();
   history.name = (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
-  std::string text;
-  while (std::getline(file, text)) {
+  for (const std::string_view text : split(log, '\n')) {
     const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!is_entry(line)) continue;
     const bool evaluation = line["kind"] == "eval";

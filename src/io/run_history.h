@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,5 +21,7 @@ struct RunHistory {
 // Lines that are no JSON object with kind, step and epoch are passed over: a crash may cut one off.
 // Throws Error(io) where `folder` is no run.
 RunHistory read_run(const std::string& folder);
+// The same for the text of a log.
+RunHistory parse_run(const std::string& folder, std::string_view log);
 
 }  // namespace mhla::io

@@ -65,4 +65,38 @@ TEST_F(DataCommand, MistakesAreNamed) {
   EXPECT_EQ(run("preview relations --out x.png --augment rand-m12"), 2);
 }
 
+TEST_F(DataCommand, NamesOfClassesNeedNotBeUtf8) {
+  std::filesystem::create_directories(path("set/\xff"));
+  mhla::io::write_image(path("set/\xff/1.png"), mhla::io::Image(4, 4).view());
+  ASSERT_EQ(run("info '" + path("set") + "' --json"), 0) << err_;
+  EXPECT_EQ(nlohmann::json::parse(out_)["classes"][0]["name"], "\xef\xbf\xbd");
+}
+
+TEST_F(DataCommand, ASetWithoutPicturesIsAnError) {
+  for (const char* split : {"train", "t10k"}) {
+    using std::string_literals::operator""s;
+    const std::string name = path(split);
+    std::ofstream(name + "-images-idx3-ubyte") << "\0\0\x08\x03\0\0\0\0\0\0\0\x04\0\0\0\x04"s;
+    std::ofstream(name + "-labels-idx1-ubyte") << "\0\0\x08\x01\0\0\0\0"s;
+  }
+  EXPECT_EQ(run("preview '" + path("") + "' --out '" + path("x.png") + "'"), 1);
+  EXPECT_NE(err_.find("holds no pictures of the split train"), std::string::npos) << err_;
+}
+
+TEST_F(DataCommand, ANameThatIsNoPictureIsRefusedBeforeTheWork) {
+  EXPECT_EQ(run("preview relations --out '" + path("x.gif") + "'"), 2);
+  EXPECT_NE(err_.find("must end in .png, .jpg or .jpeg"), std::string::npos) << err_;
+  EXPECT_EQ(out_, "");
+}
+
+TEST_F(DataCommand, APictureThatCannotBeWrittenLeavesWhatWasThere) {
+  const std::string sheet = path("x.png");
+  ASSERT_EQ(run("preview relations --count 1 --copies 1 --out '" + sheet + "'"), 0) << err_;
+  const std::string before = mhla::test::slurp(sheet);
+  const auto result = program("data preview relations --count 9 --out '" + sheet + "'",
+                              "ulimit -f 1; ");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(mhla::test::slurp(sheet), before);
+}
+
 }  // namespace

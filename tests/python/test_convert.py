@@ -19,7 +19,8 @@ def run(*words, limit=None):
     line = [PROGRAM, "convert", *map(str, words)]
     if limit:
         line = ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-", *line]
-    environment = {**os.environ, "MHLA_TORCH_LIBRARY": str(mhla._library.path)}
+    # The program finds the library of its own build.
+    environment = {name: value for name, value in os.environ.items() if name != "MHLA_TORCH_LIBRARY"}
     return subprocess.run(line, capture_output=True, text=True, env=environment)
 
 

@@ -23,6 +23,7 @@ def test_a_run_leaves_its_configuration_log_events_and_checkpoints(whole):
         "step-00000030",
         "step-00000032",
     ]
+    assert "<svg" in (run / "report.html").read_text()
     assert sorted(contents(newest(run))) == [
         "ema.safetensors",
         "model.safetensors",
