@@ -16,6 +16,7 @@ void copy(const Instruction& in, Frame& frame) {
   unsigned char* to = shared_pointer(static_cast<std::uint32_t>(frame.read(in.arguments[0])), bytes,
                                      bytes, in.name.c_str());
   const std::uint64_t from = frame.read(in.arguments[1]);
+  check_waited(in.name.c_str());
   if (valid > 0 && from % static_cast<unsigned>(bytes) != 0) stop(in.name + " is misaligned");
   current->copies.push_back({to, reinterpret_cast<const unsigned char*>(from), bytes, valid});
 }
@@ -66,11 +67,14 @@ void bulk_load(const Instruction& in, Frame& frame) {
                                                       16, in.name.c_str())
                                      : reinterpret_cast<const unsigned char*>(address);
   if (address % 16 != 0) stop(in.name + " is misaligned");
+  if (!shared) check_waited(in.name.c_str());
   MemoryBarrier& barrier = memory_barrier(static_cast<std::uint32_t>(frame.read(in.arguments[3])),
                                           in.name.c_str());
   later({.run =
              [=, &barrier] {
+               if (shared) check_fenced(block_of(from), from, bytes, "cp.async.bulk");
                std::memcpy(to, from, bytes);
+               forget_stores(block_of(to), to, bytes);
                land(barrier, bytes);
              },
          .owner = current,
@@ -97,7 +101,11 @@ void bulk_store(const Instruction& in, Frame& frame) {
   const unsigned char* from = shared_pointer(
       static_cast<std::uint32_t>(frame.read(in.arguments[1])), bytes, 16, in.name.c_str());
   if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0) stop(in.name + " is misaligned");
-  bulk_store_later([=] { std::memcpy(to, from, bytes); });
+  check_waited(in.name.c_str());
+  bulk_store_later([=] {
+    check_fenced(block_of(from), from, bytes, "cp.async.bulk");
+    std::memcpy(to, from, bytes);
+  });
 }
 void bulk_commit(const Instruction&, Frame&) {
   current->bulk_groups.push_back(current->bulk_issued);
@@ -155,6 +163,7 @@ Box read_box(const Instruction& in, Frame& frame, const Argument& argument) {
       in.name.find(std::string("tensor.") + rank + "d") == std::string::npos) {
     stop(in.name + ": a tensor of another rank");
   }
+  check_waited(in.name.c_str());
   for (int i = 0; i < box.map.rank; ++i) {
     box.start[i] = static_cast<std::int32_t>(frame.read(start.items[i]));
   }
@@ -180,6 +189,7 @@ void tensor_load(const Instruction& in, Frame& frame) {
                           if (global != nullptr) std::memcpy(shared, global, box.map.element);
                           else std::memset(shared, 0, box.map.element);
                         });
+               forget_stores(block_of(to), to, box.bytes());
                land(barrier, box.bytes());
              },
          .owner = current,
@@ -191,6 +201,7 @@ void tensor_store(const Instruction& in, Frame& frame) {
   unsigned char* from = shared_pointer(address, box.bytes(), alignment_of(box), in.name.c_str());
   unsigned char* window = window_of(from, address);
   bulk_store_later([=] {
+    check_fenced(block_of(from), from, box.bytes(), "cp.async.bulk.tensor");
     box.each(window, address & 0xffffff, [&](unsigned char* shared, unsigned char* global) {
       if (global != nullptr) std::memcpy(global, shared, box.map.element);
     });

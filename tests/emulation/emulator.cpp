@@ -54,6 +54,7 @@ std::vector<Block*> running;
 void* scheduler;
 const void* kernel_of_fibers;
 const void* args_of_fibers;
+bool dependent = false;  // the kernel may run beside the one before
 
 bool chance(double probability) {
   return probability > 0 && (random_bits() >> 8) * 0x1p-24 < probability;
@@ -192,6 +193,7 @@ Block* make_block(const Index3& index, const Shape& shape) {
 }
 
 void end_block(Block* block) {
+  if (dependent && !block->waited) stop("a dependent kernel does not wait for the one before");
   const int used = kReserved + block->static_bytes + block->dynamic_bytes;
   for (int i = 0; i < kWindow; ++i) {
     if (i == kReserved) i = used;
@@ -310,6 +312,7 @@ void run_together(const std::vector<Block*>& blocks) {
 
 }  // namespace
 
+void launch_dependent() { dependent = true; }
 void set_context(const char* what) { context = what; }
 void set_seed(unsigned seed) { random_bits.seed(seed); }
 
@@ -453,6 +456,40 @@ void check_phase(MemoryBarrier& barrier) {
   barrier.pending = barrier.expected;
 }
 
+void note_store(const unsigned char* at, int bytes) {
+  Block& block = *current->block;
+  const auto offset = at - block.memory;
+  if (offset < 0 || offset >= kWindow) return;  // another thread block's
+  for (std::ptrdiff_t i = offset / 16; i <= (offset + bytes - 1) / 16; ++i) {
+    block.stored[i] = {current->thread, block.fences};
+  }
+}
+void check_fenced(const Block& block, const unsigned char* at, int bytes, const char* what) {
+  const auto offset = at - block.memory;
+  for (std::ptrdiff_t i = offset / 16; i <= (offset + bytes - 1) / 16; ++i) {
+    const Stored& stored = block.stored[i];
+    if (stored.thread < 0 || block.fences > stored.fences) continue;
+    stop(std::string(what) + " reads shared memory at " + std::to_string(i * 16 - kReserved) +
+         ", which thread " + std::to_string(stored.thread) +
+         " stored, and no fence.proxy.async since");
+  }
+}
+void forget_stores(Block& block, const unsigned char* at, int bytes) {
+  const auto offset = at - block.memory;
+  for (std::ptrdiff_t i = offset / 16; i <= (offset + bytes - 1) / 16; ++i) block.stored[i] = {};
+}
+Block& block_of(const unsigned char* shared) {
+  for (Block* block : running) {
+    if (shared >= block->memory && shared < block->memory + kWindow) return *block;
+  }
+  stop("a pointer to no shared memory");
+}
+void check_waited(const char* what) {
+  if (dependent && !current->block->waited) {
+    stop(std::string(what) + " of a dependent kernel that has not waited for the one before");
+  }
+}
+
 void later(Task task) {
   if (chance(early)) return task.run();
   tasks.push_back(std::move(task));
@@ -474,6 +511,7 @@ void do_copies(Fiber& fiber, std::uint64_t until) {
     const Copy& copy = fiber.copies[n++];
     std::memcpy(copy.to, copy.from, copy.valid);
     std::memset(copy.to + copy.valid, 0, copy.bytes - copy.valid);
+    forget_stores(*fiber.block, copy.to, copy.bytes);
     ++fiber.copies_done;
   }
   fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<std::ptrdiff_t>(n));
@@ -526,6 +564,7 @@ bool launch(const void* kernel, const Shape& shape, const void* args) {
   }
   if (shape.together) run_together(together);
   current = nullptr;
+  dependent = false;
   return true;
 }
 

@@ -101,6 +101,13 @@ struct Warpgroup {
   std::uint64_t done = 0;
 };
 
+// The last st.shared or stmatrix to 16 bytes of shared memory: by which thread, and how many
+// fence.proxy.async there had been by then.
+struct Stored {
+  int thread = -1;
+  unsigned fences = 0;
+};
+
 struct Block {
   Index3 index;
   int rank = 0;                            // in its cluster
@@ -109,6 +116,9 @@ struct Block {
   unsigned char* memory = nullptr;
   int static_bytes = 0, dynamic_bytes = 0;
   std::map<const void*, int> statics;
+  std::vector<Stored> stored = std::vector<Stored>(kWindow / 16);
+  unsigned fences = 0;  // fence.proxy.async of all threads
+  bool waited = false;  // for the kernel before
   Barrier barrier, named[16];
   int alive = 0;
   std::vector<Fiber*> fibers;
@@ -134,6 +144,14 @@ unsigned char* shared_pointer(std::uint32_t address, int bytes, int alignment, c
 MemoryBarrier& memory_barrier(std::uint32_t address, const char* what);
 void check_phase(MemoryBarrier& barrier);
 
+// Bookkeeping of fences: a store of this thread; bytes that background work reads or writes.
+void note_store(const unsigned char* at, int bytes);
+void check_fenced(const Block& block, const unsigned char* at, int bytes, const char* what);
+void forget_stores(Block& block, const unsigned char* at, int bytes);
+Block& block_of(const unsigned char* shared);
+// Ends the program if the kernel may run beside the one before and has not waited for it.
+void check_waited(const char* what);
+
 // Work in the background. `run` may be called at any later time.
 struct Task {
   std::function<void()> run;
@@ -145,6 +163,7 @@ void products_ready(Warpgroup& group);
 void execute(Product& product);
 void do_copies(Fiber& fiber, std::uint64_t until);
 void set_seed(unsigned seed);
+void launch_dependent();             // the next launch need not wait for the kernel before
 void set_context(const char* what);  // for messages
 
 }  // namespace emulator

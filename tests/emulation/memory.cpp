@@ -18,6 +18,7 @@ unsigned char* location(const Instruction& in, Frame& frame, const Argument& arg
     return shared_pointer(static_cast<std::uint32_t>(address), bytes, bytes, in.name.c_str());
   }
   if (address % static_cast<unsigned>(bytes) != 0) stop(in.name + " is misaligned");
+  check_waited(in.name.c_str());
   return reinterpret_cast<unsigned char*>(address);
 }
 
@@ -44,6 +45,7 @@ void store(const Instruction& in, Frame& frame) {
     const std::uint64_t bits = frame.read(from[i]);
     std::memcpy(to + i * in.size, &bits, in.size);
   }
+  if (in.has("shared")) note_store(to, count * in.size);
 }
 void add_to_memory(const Instruction& in, Frame& frame) {
   auto* to = reinterpret_cast<std::uint32_t*>(location(in, frame, in.arguments[0], 4));
@@ -93,6 +95,7 @@ void store_matrix(const Instruction& in, Frame& frame) {
       const auto x = static_cast<std::uint16_t>(column % 2 ? word >> 16 : word);
       std::memcpy(const_cast<unsigned char*>(mine.row) + 2 * j, &x, 2);
     }
+    note_store(mine.row, 16);
   }
 }
 

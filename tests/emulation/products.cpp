@@ -88,6 +88,7 @@ class SharedOperand {
       stop("wgmma reads at " + std::to_string(static_cast<int>(place) - kReserved) + " of " +
            std::to_string(end - kReserved) + " bytes of shared memory");
     }
+    check_fenced(block_, block_.memory + place, 16, "wgmma");
     for (int i = 0; i < width; ++i) {
       std::uint32_t bits = 0;
       std::memcpy(&bits, block_.memory + place + i * (16 / width), 16 / width);

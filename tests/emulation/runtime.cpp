@@ -68,6 +68,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeCooperative) shape.together = true;
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      emulator::launch_dependent();
     if (attribute.id == cudaLaunchAttributeClusterDimension) {
       const auto& dim = attribute.val.clusterDim;
       shape.cluster = {dim.x, dim.y, dim.z};

@@ -30,6 +30,10 @@ void pairwise(const Instruction& in, Frame& frame, F&& f) {
 }
 
 void nothing(const Instruction&, Frame&) {}
+void fence_proxy(const Instruction& in, Frame&) {
+  if (!in.has("global")) ++current->block->fences;
+}
+void wait_for_previous(const Instruction&, Frame&) { current->block->waited = true; }
 void compare_not_equal(const Instruction& in, Frame& frame) {
   frame.write(in.arguments[0], static_cast<std::uint32_t>(frame.read(in.arguments[1])) !=
                                    static_cast<std::uint32_t>(frame.read(in.arguments[2])));
@@ -173,9 +177,11 @@ bool decode_values(Instruction& in) {
                 {"bar.", sync_named},
                 {"barrier.cluster.arrive", cluster_arrive},
                 {"barrier.cluster.wait", cluster_wait},
+                {"fence.proxy.async", fence_proxy},
                 {"fence.", nothing},
                 {"createpolicy.", nothing},
                 {"setmaxnreg.", nothing},
+                {"griddepcontrol.wait", wait_for_previous},
                 {"griddepcontrol.", nothing},
                 {"prefetch.", nothing}};
   for (const auto& [name, handler] : kKnown) {
