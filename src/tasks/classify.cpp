@@ -57,17 +57,23 @@ class Classify : public Task {
     return data_.loader(request);
   }
 
-  Tensor loss(models::Model& model, const data::Batch& batch, const Step& step) override {
-    Tensor image = batch.tensors.at("image"), target = batch.tensors.at("target");
-    if (mix_.on() && target.scalar_type() == at::kLong) {
-      const Mix mix = draw_mix(mix_, image.size(2), image.size(3), step.seed,
-                               static_cast<std::uint64_t>(step.number),
-                               static_cast<std::uint64_t>(step.part));
-      std::tie(image, target) = mixed(mix, image, target, data_.classes(), mix_.smoothing);
-    }
-    const Tensor logits = model.forward(std::vector<Tensor>{input_of(model, image)});
+  data::Batch prepared(const data::Batch& batch, const Step& step) const override {
+    const Tensor &image = batch.tensors.at("image"), &target = batch.tensors.at("target");
+    if (!mix_.on() || target.scalar_type() != at::kLong) return batch;
+    const Mix mix = draw_mix(mix_, image.size(2), image.size(3), step.seed,
+                             static_cast<std::uint64_t>(step.number),
+                             static_cast<std::uint64_t>(step.part));
+    data::Batch result{.tensors = {}, .samples = batch.samples};
+    std::tie(result.tensors["image"], result.tensors["target"]) = mixed(
+        mix, image, target, data_.classes(), mix_.smoothing);
+    return result;
+  }
+
+  Tensor loss(models::Model& model, const data::Batch& batch) override {
+    const Tensor image = input_of(model, batch.tensors.at("image"));
+    const Tensor logits = model.forward(std::vector<Tensor>{image});
     check(model, logits);
-    return classification_loss(logits, target, mix_.smoothing);
+    return classification_loss(logits, batch.tensors.at("target"), mix_.smoothing);
   }
 
   Evaluation evaluate(models::Model& model, data::Loader& loader,

@@ -57,8 +57,12 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual std::unique_ptr<data::Loader> loader(const LoaderRequest& request) = 0;
-  // The mean over the batch, whose tensors are on the model's device.
-  virtual at::Tensor loss(models::Model& model, const data::Batch& batch, const Step& step) = 0;
+  // What numbers of the host decide, such as the share of mixup: the batch that loss() takes, of
+  // the same shapes in every step. On the model's device, where nothing random is drawn.
+  virtual data::Batch prepared(const data::Batch& batch, const Step&) const { return batch; }
+  // The mean over the batch. All that differs from step to step are the batch, the weights and
+  // random numbers of the device: on a GPU the call may be recorded and replayed.
+  virtual at::Tensor loss(models::Model& model, const data::Batch& batch) = 0;
   // One pass over the loader with the model as it is, in eval mode.
   virtual Evaluation evaluate(models::Model& model, data::Loader& loader,
                               const EvaluateRequest& request) const = 0;

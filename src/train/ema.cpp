@@ -31,10 +31,10 @@ Ema::Ema(const EmaOptions& options, std::shared_ptr<models::Model> copy, const m
 
 void Ema::update(std::int64_t update) {
   const at::NoGradGuard no_gradient;
-  if (update < options_.start) {
-    at::_foreach_copy_(averages_, values_);
-  } else {
+  if (averages(update)) {
     at::_foreach_lerp_(averages_, values_, 1.0 - options_.decay);
+  } else {
+    at::_foreach_copy_(averages_, values_);
   }
   for (const auto& [average, value] : others_) average.copy_(value);
 }

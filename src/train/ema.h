@@ -15,6 +15,8 @@ class Ema {
 
   // After the update number `update`, counted from 1. Averages parameters and buffers, as timm.
   void update(std::int64_t update);
+  // Whether that update averages and does not copy.
+  bool averages(std::int64_t update) const { return update >= options_.start; }
 
   models::Model& model() { return *copy_; }
 

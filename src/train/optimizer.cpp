@@ -47,7 +47,7 @@ class AdamW : public Optimizer {
     }
   }
 
-  void step(double lr, const Tensor& found_inf) override {
+  void step(const Tensor& found_inf) override {
     if (parameters().empty()) return;
     // A step that is left out does not count.
     found_inf.defined() ? count_.add_(1 - found_inf.reshape({})) : count_.add_(1);
@@ -64,7 +64,7 @@ class AdamW : public Optimizer {
       }
       if (group.values.empty()) continue;
       at::_fused_adamw_(group.values, group.gradients, group.first, group.second, {}, group.steps,
-                        lr, options_.betas[0], options_.betas[1],
+                        lr(), options_.betas[0], options_.betas[1],
                         decayed ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
                         /*maximize=*/false, /*grad_scale=*/{},
                         found_inf.defined() ? std::optional(found_inf) : std::nullopt);
@@ -97,7 +97,7 @@ class Sgd : public Optimizer {
     for (const Parameter& each : parameters()) momentum_.push_back(at::zeros_like(each.value));
   }
 
-  void step(double lr, const Tensor& found_inf) override {
+  void step(const Tensor& found_inf) override {
     for (const bool decayed : {true, false}) {
       Group group;
       for (std::size_t i = 0; i < parameters().size(); ++i) {
@@ -110,7 +110,7 @@ class Sgd : public Optimizer {
       if (group.values.empty()) continue;
       // The first momentum is the gradient: with a buffer of zeros that is what every step does.
       at::_fused_sgd_(group.values, group.gradients, group.first,
-                      decayed ? options_.weight_decay : 0.0, options_.momentum, lr,
+                      decayed ? options_.weight_decay : 0.0, options_.momentum, lr(),
                       /*dampening=*/0.0, options_.nesterov, /*maximize=*/false,
                       /*is_first_step=*/false, /*grad_scale=*/{},
                       found_inf.defined() ? std::optional(found_inf) : std::nullopt);
@@ -130,15 +130,19 @@ class Sgd : public Optimizer {
   Tensors momentum_;
 };
 
-Tensors gradients_of(const std::vector<Parameter>& parameters) {
-  Tensors result;
-  for (const Parameter& each : parameters) {
-    if (each.value.grad().defined()) result.push_back(each.value.grad());
-  }
-  return result;
+}  // namespace
+
+Optimizer::Optimizer(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {
+  if (parameters_.empty()) return;
+  const c10::Device device = parameters_.front().value.device();
+  // The kernels read f32 on a GPU; on a CPU the number is taken as it is.
+  lr_ = at::zeros(
+      {}, at::TensorOptions().device(device).dtype(device.is_cpu() ? at::kDouble : at::kFloat));
 }
 
-}  // namespace
+void Optimizer::set_lr(double lr) {
+  if (lr_.defined()) lr_.fill_(lr);
+}
 
 std::vector<Parameter> trained_parameters(const torch::nn::Module& module,
                                           const std::vector<std::string>& no_decay) {
@@ -157,8 +161,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
   fail("train", "train.optimizer.name: unknown optimiser '", options.name, "'");
 }
 
-Tensor clip_gradients(const std::vector<Parameter>& parameters, double most) {
-  const Tensors gradients = gradients_of(parameters);
+Tensor clip_gradients(const Tensors& gradients, double most) {
   if (gradients.empty()) return {};
   const at::NoGradGuard no_gradient;
   const Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);

@@ -28,19 +28,23 @@ std::vector<Parameter> trained_parameters(const torch::nn::Module& module,
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  // Of the steps from now on. It is kept on the device, where a recorded step() finds it.
+  virtual void set_lr(double lr);
   // One update from the parameters' .grad; one without a gradient stays. `found_inf`, where
   // defined: a number on the device, and unless it is 0 nothing changes.
-  virtual void step(double lr, const at::Tensor& found_inf) = 0;
+  virtual void step(const at::Tensor& found_inf) = 0;
 
   // What a checkpoint holds; the tensors are the optimiser's own.
   virtual io::StateDict state() const = 0;
 
  protected:
-  explicit Optimizer(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {}
+  explicit Optimizer(std::vector<Parameter> parameters);
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  const at::Tensor& lr() const { return lr_; }  // a number; undefined without parameters
 
  private:
   std::vector<Parameter> parameters_;
+  at::Tensor lr_;
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
@@ -48,7 +52,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
 
 // The norm of all gradients together, on their device; they are scaled down where it is above
 // `most` (0: only measured).
-at::Tensor clip_gradients(const std::vector<Parameter>& parameters, double most);
+at::Tensor clip_gradients(const std::vector<at::Tensor>& gradients, double most);
 
 void drop_gradients(const std::vector<Parameter>& parameters);
 

@@ -77,6 +77,7 @@ struct TrainOptions {
   std::string precision = "f32";
   bool tf32 = true;  // f32 products of a GPU
   bool deterministic = false;
+  std::string graph = "auto";    // of the step on a GPU: auto, on (or an error), off
   bool recompute = false;        // blocks keep their input alone and run again in the backward pass
   bool shard_optimizer = false;  // its state is divided among the processes
   bool sync_batch_norm = true;   // statistics over all processes
@@ -103,6 +104,7 @@ struct TrainOptions {
     visit("precision", precision, {"f32", "bf16", "f16", "f64"});
     visit("tf32", tf32);
     visit("deterministic", deterministic);
+    visit("graph", graph, {"auto", "on", "off"});
     visit("recompute", recompute);
     visit("shard_optimizer", shard_optimizer);
     visit("sync_batch_norm", sync_batch_norm);

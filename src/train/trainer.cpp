@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,16 +9,13 @@
 
 #include "io/torch/weights.h"
 #include "mhla/error.h"
-#include "models/layers/recompute.h"
 #include "nn/modules/batch_norm.h"
 #include "train/checkpoint.h"
 #include "train/distributed/sharded.h"
-#include "train/ema.h"
 #include "train/feed.h"
-#include "train/optimizer.h"
-#include "train/precision.h"
 #include "train/run_log.h"
 #include "train/schedule.h"
+#include "train/step.h"
 #include "train/stop.h"
 
 namespace mhla::train {
@@ -62,12 +58,18 @@ class Trainer {
         schedule_(options_.schedule, options_.optimizer.lr, checked_epoch(), options_.epochs,
                   options_.steps),
         parameters_(trained_parameters(model_, options_.optimizer.no_decay)),
-        optimizer_(make_optimizer_of(options_, parameters_, processes_)),
         feed_(job.device),
-        scale_(options_.precision == "f16", options_.loss_scale, job.device) {
-    if (options_.ema.decay != 0) {
-      ema_ = std::make_unique<Ema>(options_.ema, job.another_model(), model_);
-    }
+        update_({.options = options_,
+                 .device = job.device,
+                 .model = model_,
+                 .task = *job.task,
+                 .processes = processes_,
+                 .optimizer = make_optimizer_of(options_, parameters_, processes_),
+                 .ema = options_.ema.decay != 0
+                            ? std::make_unique<Ema>(options_.ema, job.another_model(), model_)
+                            : nullptr,
+                 .make_graph = job.make_graph},
+                parameters_) {
     std::vector<Tensor> watched;
     for (const Parameter& each : parameters_) watched.push_back(each.value);
     processes_.watch(watched);
@@ -134,46 +136,23 @@ class Trainer {
     in_sequence_ = true;
   }
 
+  // What the task does to the batch of a part of a step.
+  Feed::Prepare preparation(std::int64_t number, std::int64_t part) const {
+    const tasks::Step step{
+        .seed = static_cast<std::uint64_t>(options_.seed), .number = number, .part = part};
+    return [this, step](const data::Batch& batch) { return job_.task->prepared(batch, step); };
+  }
+
   void update() {
-    const auto seed = static_cast<std::uint64_t>(options_.seed);
+    std::vector<data::Batch> batches;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-      // Its number among those of all processes: the same samples meet the same random numbers,
-      // whether processes or accumulation divide a batch.
-      const std::int64_t number = part * processes_.share().world + processes_.share().rank;
-      seed_step(job_.device, seed, static_cast<std::uint64_t>(step_),
-                static_cast<std::uint64_t>(number));
-      const data::Batch batch = feed_.next(*loader_);
-      Tensor loss;
-      {
-        const Autocast narrow(job_.device, options_.precision);
-        const models::RecomputeBlocks blocks(options_.recompute);
-        loss = job_.task->loss(model_, batch, {.seed = seed, .number = step_, .part = number});
-        if (options_.recompute && blocks.count() == 0) {
-          fail(ErrorCode::unsupported, "train", "train.recompute: the blocks of '", model_.name,
-               "' cannot");
-        }
-      }
-      const double share = 1.0 / static_cast<double>(options_.accumulate);
-      if (part + 1 == options_.accumulate) processes_.expect_gradients();
-      scale_.scaled(options_.accumulate > 1 ? loss * share : loss).backward();
-      loss_sum_ += loss.detach().to(at::kDouble) * share;
+      batches.push_back(feed_.next(*loader_, preparation(step_, part)));
     }
-    const at::NoGradGuard no_gradient;
-    processes_.average_gradients();
-    std::vector<Tensor> gradients;
-    for (const Parameter& each : parameters_) {
-      if (each.value.grad().defined()) gradients.push_back(each.value.grad());
-    }
-    const Tensor found_inf = scale_.unscale(gradients);
-    norm_ = clip_gradients(parameters_, options_.clip);
-    optimizer_->step(schedule_.lr(step_), found_inf);
-    scale_.update();
-    drop_gradients(parameters_);
-    model_.constrain();
-    if (ema_) ema_->update(step_ + 1);
+    update_.run(step_, schedule_.lr(step_), batches);
+    if (const std::string news = update_.take_news(); log_ && !news.empty()) log_->say(news);
     const bool ends_epoch = (step_ + 1) % steps_per_epoch_ == 0;
     if (step_ + 1 < schedule_.total_steps() && !(ends_epoch && skips_batches())) {
-      feed_.prefetch(*loader_);
+      feed_.prefetch(*loader_, preparation(step_ + 1, 0));
     }
   }
 
@@ -189,7 +168,7 @@ class Trainer {
   }
 
   void begin_window() {
-    loss_sum_ = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
+    update_.clear_loss();
     window_begin_ = Clock::now();
     window_step_ = step_;
   }
@@ -197,14 +176,14 @@ class Trainer {
   void report() {
     const auto steps = static_cast<double>(step_ - window_step_);
     if (steps < 1) return;
-    processes_.sum(loss_sum_);
-    const double loss = loss_sum_.item<double>() / steps / processes_.share().world;
+    processes_.sum(update_.loss_sum());
+    const double loss = update_.loss_sum().item<double>() / steps / processes_.share().world;
     const double seconds = std::chrono::duration<double>(Clock::now() - window_begin_).count();
-    const io::StateDict scale_state = scale_.state();
+    const io::StateDict scale_state = update_.scale().state();
     const double scale = scale_state.empty() ? 0 : scale_state.at("loss_scale").item<double>();
     if (log_) {
       Numbers numbers = {{"loss", loss}, {"lr", schedule_.lr(step_ - 1)}};
-      if (norm_.defined()) numbers.emplace_back("grad_norm", norm_.item<double>());
+      numbers.emplace_back("grad_norm", update_.norm().item<double>());
       if (scale > 0) numbers.emplace_back("loss_scale", scale);
       numbers.emplace_back("samples_per_second",
                            steps * static_cast<double>(options_.batch) / seconds);
@@ -232,21 +211,23 @@ class Trainer {
 
   tasks::Evaluation evaluate() {
     if (!test_) test_ = job_.task->loader(request(tasks::Split::test));
-    models::Model& model = ema_ ? ema_->model() : model_;
+    models::Model& model = averaged() ? averaged()->model() : model_;
     model.eval();
     tasks::EvaluateRequest how{.device = job_.device, .sum = {}, .details = false};
     if (!processes_.alone()) how.sum = [this](Tensor& tensor) { processes_.sum(tensor); };
     const Autocast narrow(job_.device, options_.precision);
     tasks::Evaluation result = job_.task->evaluate(model, *test_, how);
-    if (!ema_) model.train();
+    if (!averaged()) model.train();
     if (log_) log_->write("eval", step_, epoch(), result.numbers);
     begin_window();
     return result;
   }
 
+  Ema* averaged() { return update_.ema(); }
+
   io::StateDict optimizer_state() const {
-    io::StateDict state = optimizer_->state();
-    state.merge(scale_.state());
+    io::StateDict state = update_.optimizer().state();
+    state.merge(update_.scale().state());
     return state;
   }
 
@@ -255,7 +236,7 @@ class Trainer {
     CheckpointContent content{
         .files = {{"model", io::state_dict(model_)}, {"optimizer", optimizer_state()}},
         .numbers = {{"epoch", epoch()}}};
-    if (ema_) content.files["ema"] = io::state_dict(ema_->model());
+    if (averaged()) content.files["ema"] = io::state_dict(averaged()->model());
     if (checkpoints_) checkpoints_->save(step_, content);
     processes_.wait_for_all();
   }
@@ -265,7 +246,7 @@ class Trainer {
     if (!newest) return 0;
     restore(*newest, "model", io::state_dict(model_));
     restore(*newest, "optimizer", optimizer_state());
-    if (ema_) restore(*newest, "ema", io::state_dict(ema_->model()));
+    if (averaged()) restore(*newest, "ema", io::state_dict(averaged()->model()));
     return step_of(*newest);
   }
 
@@ -277,20 +258,14 @@ class Trainer {
   std::int64_t steps_per_epoch_;
   Schedule schedule_;
   std::vector<Parameter> parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
   Feed feed_;
-  LossScale scale_;
-  std::unique_ptr<Ema> ema_;
+  UpdateStep update_;
   std::unique_ptr<Checkpoints> checkpoints_;  // of the first process
   std::unique_ptr<RunLog> log_;
 
-  std::int64_t step_ = 0;     // updates done
-  bool in_sequence_ = false;  // next() gives the batch of this step
-  Tensor norm_;
-  // Since the last report; on the device, so that nobody waits for it. In f64 the sum of f32 losses
-  // is exact, whatever the order.
-  Tensor loss_sum_;
-  Clock::time_point window_begin_;
+  std::int64_t step_ = 0;           // updates done
+  bool in_sequence_ = false;        // next() gives the batch of this step
+  Clock::time_point window_begin_;  // of the steps since the last report
   std::int64_t window_step_ = 0;
 };
 
@@ -298,6 +273,7 @@ class Trainer {
 
 Outcome train(const Job& job) {
   check(job.options, job.processes->share());
+  const ComputingStream stream(job.device);
   return Trainer(job).run();
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "tasks/task.h"
+#include "train/graph/graph.h"
 #include "train/options.h"
 #include "train/processes.h"
 
@@ -22,6 +23,7 @@ struct Job {
   std::function<std::shared_ptr<models::Model>()> another_model;  // of the same kind
   tasks::Task* task = nullptr;
   Processes* processes = nullptr;
+  std::function<std::unique_ptr<StepGraph>()> make_graph = {};  // for tests; empty: the device's
 };
 
 struct Outcome {

@@ -2,6 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addcmul.h>
+#include <ATen/ops/empty.h>
+
+#include "models/layers/basic.h"
+#include "nn/functional/token_maps.h"
 
 namespace mhla::models {
 
@@ -10,6 +14,15 @@ using at::Tensor;
 void Residual::add(const Tensor& branch, const Tensor& gate) {
   value();
   branch_ = branch, gate_ = gate;
+}
+
+void Residual::add_or_drop(const Tensor& branch, double rate, bool training) {
+  if (!training || rate == 0.0) return add(branch);
+  if (!nn::functional::is_plain_cuda(branch)) return add(drop_path(branch, rate, training));
+  // As the gate of the sum it costs no pass of its own, neither forward nor backward.
+  const double keep = 1.0 - rate;
+  const Tensor kept = at::empty({branch.size(0), 1}, branch.options()).bernoulli_(keep);
+  add(branch, kept.expand({branch.size(0), branch.size(-1)}).div(keep).contiguous());
 }
 
 Tensor Residual::normed(const nn::functional::Norm& norm, const Tensor& shift, const Tensor& scale,

@@ -17,6 +17,8 @@ class Residual {
 
   // gate [B, C]; undefined: 1
   void add(const at::Tensor& branch, const at::Tensor& gate = {});
+  // While training, the branch of a sample is left out with probability `rate` (drop path).
+  void add_or_drop(const at::Tensor& branch, double rate, bool training);
   // norm(x) * (1 + scale) + shift; [B, C], undefined: without. Then `then`, where it is given.
   at::Tensor normed(const nn::functional::Norm& norm, const at::Tensor& shift = {},
                     const at::Tensor& scale = {},

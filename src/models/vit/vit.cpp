@@ -68,8 +68,8 @@ VitBlock::VitBlock(const VitConfig& config, const Place& place, const std::strin
 }
 
 void VitBlock::forward(Residual& x) {
-  x.add(drop_path(x.attended(*attn_, norm1_->norm()), drop_path_, is_training()));
-  x.add(drop_path(mlp_->forward(x.normed(norm2_->norm())), drop_path_, is_training()));
+  x.add_or_drop(x.attended(*attn_, norm1_->norm()), drop_path_, is_training());
+  x.add_or_drop(mlp_->forward(x.normed(norm2_->norm())), drop_path_, is_training());
 }
 
 Vit::Vit(const VitConfig& config, const std::string& attention_options) : config_(config) {

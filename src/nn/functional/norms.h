@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -33,6 +34,13 @@ struct SumAndNormed {
   at::Tensor sum, normed;
 };
 SumAndNormed residual_norm(const ResidualNorm& call, const Norm& norm);
+
+// What PyTorch's RMSNorm takes where no eps is given: that of the type it computes in.
+inline double unsaid_eps(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble
+             ? std::numeric_limits<double>::epsilon()
+             : static_cast<double>(std::numeric_limits<float>::epsilon());
+}
 
 // x normed, without anything around it. x [..., C]
 at::Tensor normed(const at::Tensor& x, const Norm& norm);

@@ -86,7 +86,8 @@ class RmsNormLayer : public torch::nn::Cloneable<RmsNormLayer> {
   }
   void reset() override { weight = register_parameter("weight", at::ones({width_})); }
   at::Tensor forward(const at::Tensor& x) const {
-    return eps_ ? functional::normed(x, norm()) : at::rms_norm(x, weight.sizes(), weight, eps_);
+    return functional::normed(
+        x, {.weight = weight, .eps = eps_.value_or(functional::unsaid_eps(x)), .rms = true});
   }
   // Of a layer with an eps; without, it is one of the type that comes.
   functional::Norm norm() const { return {.weight = weight, .eps = eps_.value(), .rms = true}; }

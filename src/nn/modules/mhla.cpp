@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/init.h>
@@ -285,8 +284,8 @@ MHLAImpl::Rows MHLAImpl::prepared(const at::Tensor& x, const std::shared_ptr<Wei
     return {turned, plain};
   }
   const auto normed = [&](const at::Tensor& t) {
-    if (!c.qk_norm_eps) return at::rms_norm(t, {t.size(-1)}, weights->weight, std::nullopt);
-    return functional::normed(t, {.weight = weights->weight, .eps = *c.qk_norm_eps, .rms = true});
+    const double eps = c.qk_norm_eps.value_or(functional::unsaid_eps(t));
+    return functional::normed(t, {.weight = weights->weight, .eps = eps, .rms = true});
   };
   at::Tensor rows = c.qk_norm == QkNorm::full ? normed(x) : x;
   rows = rows.unflatten(-1, {c.heads, -1});

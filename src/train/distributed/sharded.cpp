@@ -45,8 +45,10 @@ class ShardedOptimizer : public Optimizer {
     own_ = make_optimizer(options, shares_[static_cast<std::size_t>(processes.share().rank)]);
   }
 
-  void step(double lr, const Tensor& found_inf) override {
-    own_->step(lr, found_inf);
+  void set_lr(double lr) override { own_->set_lr(lr); }
+
+  void step(const Tensor& found_inf) override {
+    own_->step(found_inf);
     const at::NoGradGuard no_gradient;
     for (std::size_t owner = 0; owner < shares_.size(); ++owner) {
       std::vector<Tensor> values;
