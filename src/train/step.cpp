@@ -73,8 +73,9 @@ void UpdateStep::seed(std::int64_t number, std::int64_t part) const {
 void UpdateStep::run(std::int64_t number, double lr, const std::vector<data::Batch>& batches) {
   seed(number, 0);  // not in compute(): a generator cannot be seeded while work is recorded
   parts_.optimizer->set_lr(lr);
-  // The averages' first updates are copies, which a recorded step would repeat forever.
-  const bool steady = !parts_.ema || parts_.ema->averages(number + 1);
+  // The averages' first updates are copies, which a recorded step would repeat forever; the step
+  // before shall have done what is recorded.
+  const bool steady = !parts_.ema || parts_.ema->averages(number);
   if (to_record_ && runs_ >= kStepsBefore && steady) record(number, batches);
   if (graph_) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) fill(inputs_[i], batches[i]);

@@ -2,8 +2,10 @@
 // constraint, averaged weights. Where it can it is recorded after a few times and replayed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
