@@ -138,8 +138,9 @@ class Trainer {
 
   // What the task does to the batch of a part of a step.
   Feed::Prepare preparation(std::int64_t number, std::int64_t part) const {
-    const tasks::Step step{
-        .seed = static_cast<std::uint64_t>(options_.seed), .number = number, .part = part};
+    const tasks::Step step{.seed = static_cast<std::uint64_t>(options_.seed),
+                           .number = number,
+                           .part = part_number(part, processes_.share())};
     return [this, step](const data::Batch& batch) { return job_.task->prepared(batch, step); };
   }
 
