@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 
 import torch
 from torch import Tensor
 
 from . import _library  # noqa: F401  (registers torch.ops.mhla)
-from .layout import Grid, Layout, Sequence
+from .layout import Grid, Layout, Sequence, check
 
 _forward = torch.ops.mhla.forward.default  # without the search for an overload at every call
 
@@ -27,15 +28,27 @@ def _options(layout, layout_k, mask, normalizer, feature_map, scale, eps) -> str
 def _lengths(cu_seqlens: Tensor | Iterable[int], layout: Layout, tokens: int) -> list[int]:
     if isinstance(layout, Grid):
         raise ValueError("[mhla.attention] cu_seqlens: needs a Sequence layout, got a Grid")
-    ends = [int(e) for e in (cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens)]
+    given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else list(cu_seqlens)
+    try:
+        ends = [index(e) for e in given]
+    except TypeError:
+        raise ValueError(f"[mhla.attention] cu_seqlens: expected a row of whole numbers, got {given}") from None
     if len(ends) < 2 or ends[0] != 0 or ends[-1] != tokens:
         raise ValueError(f"[mhla.attention] cu_seqlens: expected 0, ..., {tokens}, got {ends}")
     return [b - a for a, b in zip(ends, ends[1:])]
 
 
+def _check_tensors(**tensors) -> None:
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"[mhla.attention] {name}: expected a tensor, got {type(value).__name__}")
+
+
 def _arguments(
     q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
 ):
+    _check_tensors(q=q, k=k, v=v, mixing=mixing)
+    check(layout)
     if mixing.dtype in (torch.bfloat16, torch.float16):
         mixing = mixing.float()
     sizes = layout.sizes

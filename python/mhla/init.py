@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from . import _library  # noqa: F401
-from .layout import Layout
+from .layout import Layout, check
 
 
 def by_name(how: str, layout: Layout, *, tokens: int | None = None) -> Tensor:
     """`locality`, `causal_locality`, `uniform`, `causal_uniform`, `authors:TRANSFORM`, or a number
     for a constant matrix. `tokens` is the length of a `Sequence(block=...)`."""
+    check(layout)
     return torch.ops.mhla.initial_mixing(layout.words(tokens), how)
 
 

@@ -127,3 +127,9 @@ class Grid(_Cut):
 
 
 Layout = Union[Sequence, Grid]
+
+
+def check(layout: object) -> None:
+    """A `TypeError` unless it is a layout."""
+    if not isinstance(layout, (Sequence, Grid)):
+        raise TypeError(f"[mhla.layout] expected mhla.Sequence(...) or mhla.Grid(...), got {layout!r}")

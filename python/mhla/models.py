@@ -44,12 +44,15 @@ def options_of(name: str, state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _text(options: Mapping) -> str:
-    def value(v) -> str:
+    def value(key: str, v) -> str:
         if isinstance(v, bool):
             return str(v).lower()
-        return "x".join(map(str, v)) if isinstance(v, (tuple, list)) else str(v)
+        text = "x".join(map(str, v)) if isinstance(v, (tuple, list)) else str(v)
+        if not text or text.split() != [text]:  # blanks part options
+            raise ValueError(f"[mhla.models] {key}: expected a value without blanks, got {v!r}")
+        return text
 
-    return " ".join(f"{key}={value(v)}" for key, v in options.items())
+    return " ".join(f"{key}={value(key, v)}" for key, v in options.items())
 
 
 class Model(nn.Module):
@@ -96,7 +99,7 @@ class Model(nn.Module):
         unknown = set(named) - set(names[len(inputs) :])
         if unknown or len(inputs) + len(named) != len(names):
             given = [*names[: len(inputs)], *named]
-            raise TypeError(f"[mhla.models] {self.model_name} takes {', '.join(names)}; got {', '.join(given)}")
+            raise TypeError(f"[mhla.models] {self.model_name} takes {', '.join(names)}; got {', '.join(given) or 'nothing'}")
         return self._core.forward([*inputs, *(named[name] for name in names[len(inputs) :])])
 
     def recompute(self, on: bool = True) -> Model:

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "mhla/mhla.h"
@@ -81,7 +82,7 @@ at::Tensor initial_mixing(const std::string& how, const BlockLayout& layout) {
   }
   double value = 0;
   const auto [end, error] = std::from_chars(how.data(), how.data() + how.size(), value);
-  if (error != std::errc() || end != how.data() + how.size()) {
+  if (error != std::errc() || end != how.data() + how.size() || !std::isfinite(value)) {
     fail("initial_mixing", "how: expected locality, causal_locality, uniform, causal_uniform, ",
          "authors:TRANSFORM or a number, got '", how, "'");
   }

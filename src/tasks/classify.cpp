@@ -48,9 +48,15 @@ class Classify : public Task {
     section("mix_probability", mix_.probability);
     section("mix_switch", mix_.switch_to_cutmix);
     section("label_smoothing", mix_.smoothing);
-    for (const double each : {mix_.probability, mix_.switch_to_cutmix, mix_.smoothing}) {
-      if (!(each >= 0 && each <= 1)) fail("tasks", "task: probabilities are from 0 to 1");
-    }
+    const auto check = [](const char* key, double value, double most) {
+      if (value >= 0 && value <= most) return;
+      fail("config", "task.", key, ": expected 0 to ", most, ", got ", value);
+    };
+    check("mixup", mix_.mixup, 1000);
+    check("cutmix", mix_.cutmix, 1000);
+    check("mix_probability", mix_.probability, 1);
+    check("mix_switch", mix_.switch_to_cutmix, 1);
+    check("label_smoothing", mix_.smoothing, 1);
   }
 
   std::unique_ptr<data::Loader> loader(const LoaderRequest& request) override {

@@ -14,6 +14,11 @@
 namespace mhla::tasks {
 namespace {
 
+int small(const char* key, std::int64_t value, std::int64_t least) {
+  if (value >= least && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
+  fail("config", "data.", key, ": expected at least ", least, ", got ", value);
+}
+
 // What a preset says can be changed key by key; the keys of the others stand at "off".
 data::Augmentation augmentation_from(io::ConfigSection& section, int image_size) {
   std::string preset = "recipe";
@@ -24,7 +29,7 @@ data::Augmentation augmentation_from(io::ConfigSection& section, int image_size)
   section("flip", result.flip);
   std::int64_t pad_crop = result.pad_crop;
   section("pad_crop", pad_crop);
-  result.pad_crop = static_cast<int>(pad_crop);
+  result.pad_crop = small("pad_crop", pad_crop, 0);
   std::vector<double> scale;
   if (result.random_crop) scale = {result.random_crop->smallest, result.random_crop->largest};
   section("crop_scale", scale);
@@ -44,10 +49,11 @@ data::Augmentation augmentation_from(io::ConfigSection& section, int image_size)
   if (rand_augment != "off") result.rand_augment = data::parse_rand_augment(rand_augment);
   double jitter = 0, erasing = result.erasing ? result.erasing->probability : 0;
   section("colour_jitter", jitter);
+  if (jitter < 0) fail("config", "data.colour_jitter: expected at least 0, got ", jitter);
   if (jitter > 0) result.colour_jitter = data::ColourJitter{jitter, jitter, jitter};
   section("erasing", erasing);
   result.erasing.reset();
-  if (erasing > 0) result.erasing = data::Erasing{.probability = erasing};
+  if (erasing != 0) result.erasing = data::Erasing{.probability = erasing};
   std::string filter = "random";
   section("filter", filter, {"random", "bilinear", "bicubic"});
   if (filter != "random") result.filter = io::parse_filter(filter);
@@ -64,11 +70,6 @@ void read_three(io::ConfigSection& section, const char* key, std::array<float, 3
   for (std::size_t i = 0; i < 3; ++i) values[i] = static_cast<float>(three[i]);
 }
 
-int small(const char* key, std::int64_t value, std::int64_t least) {
-  if (value >= least && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
-  fail("config", "data.", key, ": expected at least ", least, ", got ", value);
-}
-
 }  // namespace
 
 ImageData::ImageData(io::Config& config) {
@@ -79,6 +80,10 @@ ImageData::ImageData(io::Config& config) {
   options_.image_size = small("image_size", size, 1);
   section("train_samples", train_samples_);
   section("test_samples", test_samples_);
+  for (const auto& [key, samples] :
+       {std::pair("train_samples", train_samples_), std::pair("test_samples", test_samples_)}) {
+    if (samples < 0) fail("config", "data.", key, ": expected at least 0, got ", samples);
+  }
   section("workers", workers);
   options_.workers = small("workers", workers, -1);
   section("prefetch", prefetch);

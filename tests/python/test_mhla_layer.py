@@ -266,3 +266,18 @@ def test_steps_give_what_one_call_gives(preset):
 def test_a_state_needs_a_causal_layer():
     with pytest.raises(ValueError, match="causal"):
         layer("paper", "dit").init_state()
+    with pytest.raises(TypeError, match="what init_state returned, got None"):
+        layer("paper", "language").step(torch.randn(1, 1, DIM), None)
+
+
+@pytest.mark.parametrize(
+    "switches,message",
+    [
+        (dict(lepe=4), "lepe: expected an odd size"),
+        (dict(lepe=-3), "lepe: expected an odd size"),
+        (dict(clamp=(1.0, 0.0)), r"clamp: expected \(lowest, highest\)"),
+    ],
+)
+def test_wrong_switches_are_named(switches, message):
+    with pytest.raises(ValueError, match=message):
+        mhla.nn.MHLA(8, 2, mhla.Grid((4, 4), block=(2, 2)), **switches)

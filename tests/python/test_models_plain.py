@@ -235,11 +235,28 @@ def test_tensors_of_another_size_are_fitted():
         ("deit-t", dict(attention_options=dict(lpe=3)), "did you mean 'lepe'"),
         ("dit-s/2", dict(image_size=250), "multiple of 16"),
         ("deit-t", dict(class_token=True), "class token"),
+        # Each of these ended the process or made a network of nonsense.
+        ("deit-t", dict(patch=0), "patch: expected 1 to 16777216, got 0"),
+        ("deit-t", dict(blocks=(0, 4)), "blocks: expected 1 to"),
+        ("deit-t", dict(depth=-1), "depth: expected 1 to"),
+        ("deit-t", dict(image_size=10**12), "image_size: expected 1 to 16777216, got 1000000000000"),
+        ("deit-t", dict(image_size=(1, 2, 3)), "SIZE or HEIGHTxWIDTH"),
+        ("deit-t", dict(mlp_ratio="nan"), "mlp_ratio: expected 0 to 1e6, got nan"),
+        ("deit-t", dict(drop_path=1), "drop_path: expected 0 to below 1, got 1"),
+        ("lm-340m", dict(attention="gla", attention_options=dict(chunk=0)), "chunk: expected 1 to"),
+        ("wan2.1-1.3b", dict(video_size=(81, 480)), "video_size"),
+        ("vlt-t", dict(widths=(64, 128)), "widths"),
+        ("deit-t", dict(blocks=(4,)), "blocks"),
     ],
 )
 def test_mistakes_are_explained(name, options, message):
     with pytest.raises(RuntimeError, match=message):
         mhla.models.create(name, device="meta", **options)
+
+
+def test_one_option_cannot_carry_another():
+    with pytest.raises(ValueError, match="attention: expected a value without blanks"):
+        mhla.models.create("tiny-deit", attention="mhla depth=1")
 
 
 def test_wrong_inputs_are_explained():

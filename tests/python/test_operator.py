@@ -212,6 +212,23 @@ def test_a_wrong_shape_is_named():
         mhla.Grid((8, 8))
 
 
+@pytest.mark.parametrize(
+    "wrong,message",
+    [
+        (dict(layout=(8, 8)), r"expected mhla.Sequence\(...\) or mhla.Grid\(...\), got \(8, 8\)"),
+        (dict(mixing=[[1.0]]), "mixing: expected a tensor, got list"),
+        (dict(q=None), "q: expected a tensor, got NoneType"),
+        (dict(cu_seqlens=torch.tensor([0, 7.5, 64])), r"cu_seqlens: expected a row of whole numbers, got \[0.0, 7.5"),
+        (dict(cu_seqlens=torch.tensor([[0, 64]])), "cu_seqlens: expected a row of whole numbers"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong, message):
+    q, k, v = inputs(64)
+    good = dict(q=q, k=k, v=v, mixing=weights(16), layout=mhla.Sequence(block=4))
+    with pytest.raises((TypeError, ValueError), match=message):
+        mhla.attention(**{**good, **wrong})
+
+
 def test_a_slow_path_warns_and_explain_says_why():
     q, k, v = inputs(10, dtype=torch.float64)
     mixing = weights(2).double()
@@ -238,6 +255,8 @@ def test_initial_matrices_have_the_values_of_the_paper_and_of_the_code():
     torch.testing.assert_close(code.sum(0), torch.ones(16))
     lower = mhla.init.causal_locality(mhla.Sequence(block=4), tokens=20)
     assert torch.equal(lower, lower.tril())
+    with pytest.raises(RuntimeError, match="got 'nan'"):
+        mhla.init.by_name("nan", layout)
 
 
 def test_resampling_to_the_same_layout_changes_nothing():

@@ -106,3 +106,12 @@ def test_plain_modules_and_what_cannot_be_swapped():
     other = torch.nn.MultiheadAttention(16, 2)
     with pytest.raises(ValueError, match="layers.0: MultiheadAttention"):
         mhla.replace_attention(Model(other), layout=mhla.Sequence(block=4), tokens=12)
+    for wrong, message in (
+        (dict(normalizer="exat"), "normalizer.*did you mean 'exact'"),
+        (dict(feature_map="gelu"), "feature_map: expected one of"),
+        (dict(layout=(3, 4)), r"expected mhla.Sequence\(...\) or mhla.Grid\(...\), got \(3, 4\)"),
+    ):
+        model = Model(Plain())
+        with pytest.raises((TypeError, ValueError), match=message):
+            mhla.replace_attention(model, **{**dict(layout=mhla.Sequence(block=4), tokens=12), **wrong})
+        assert isinstance(model.layers[0], Plain)  # as it was

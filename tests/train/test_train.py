@@ -184,6 +184,11 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_stays(whole, tmp_path)
         ("train.device=tpu", "train.device"),
         ("model.classes=7", "set model.classes"),
         ("train.optimizer.lr=fast", "expected a number, got 'fast'"),
+        ("train.optimizer.lr=nan", "expected a number, got 'nan'"),
+        ("model.patch=0", "patch: expected 1 to 16777216, got 0"),
+        ("task.mixup=-1", "task.mixup: expected 0 to 1000, got -1"),
+        ("data.test_samples=-1", "data.test_samples: expected at least 0, got -1"),
+        ("data.erasing=-0.5", "erasing: expected a probability, got -0.5"),
         ("nonsense", "expected key=value"),
     ],
 )

@@ -100,8 +100,10 @@ def make_config(preset: str = "paper", task: str = "classification", **switches)
         _lookup(name, getattr(config, name), dict.fromkeys(values))
     if config.renormalize_rows and (config.clamp is None or config.clamp_in_forward):
         raise ValueError("[mhla.nn.MHLA] renormalize_rows: needs a clamp after each update (mhla.constrain_)")
-    if config.lepe and config.lepe % 2 == 0:
-        raise ValueError(f"[mhla.nn.MHLA] lepe: expected an odd size, got {config.lepe}")
+    if config.lepe and (config.lepe < 0 or config.lepe % 2 == 0):
+        raise ValueError(f"[mhla.nn.MHLA] lepe: expected an odd size, or 0 for none, got {config.lepe}")
+    if config.clamp is not None and not config.clamp[0] <= config.clamp[1]:
+        raise ValueError(f"[mhla.nn.MHLA] clamp: expected (lowest, highest) or None, got {config.clamp}")
     return config
 
 
@@ -216,6 +218,8 @@ class MHLA(nn.Module):
     def step(self, x: Tensor, state):
         """Reads x `[B, T, dim]`, one token or several; returns y `[B, T, dim]` and the state, which has
         read them too. No gradients."""
+        if state is None:
+            raise TypeError("[mhla.nn.MHLA] step: state: expected what init_state returned, got None")
         return self._run(x, state), state
 
     def _run(self, x: Tensor, state) -> Tensor:

@@ -12,7 +12,8 @@ from .. import init as initial
 from ..functional import attention
 from ..layout import Layout
 from . import rotary
-from .mhla import _FEATURE_MAPS
+from .attention import choose
+from .mhla import _FEATURE_MAPS, _VALUES
 
 # Names of q, k, v and output projections: transformers, diffusers, Wan and plain modules.
 _SEPARATE = [
@@ -76,6 +77,8 @@ class SwappedAttention(nn.Module):
         renormalize_rows: bool = False,
     ):
         super().__init__()
+        choose("normalizer", normalizer, _VALUES["normalizer"])
+        choose("feature_map", feature_map, _VALUES["feature_map"])
         self.names = projections_of(module)
         for name in self.names:
             setattr(self, name, getattr(module, name))

@@ -103,7 +103,8 @@ void Vlt::add_stage(std::size_t index, const std::string& options) {
   for (std::int64_t i = 0; i < config_.depths[index]; ++i) {
     const double rate = config_.drop_path * static_cast<double>(before + i) /
                         static_cast<double>(std::max<std::int64_t>(all - 1, 1));
-    const bool scaled = static_cast<std::int64_t>(index) >= config_.scaled_from;
+    const std::int64_t from = config_.scaled_from;
+    const bool scaled = from >= 0 && static_cast<std::int64_t>(index) >= from;
     stage.blocks->push_back(
         std::make_shared<VltBlock>(VltBlockShape{.width = width,
                                                  .ffn_ratio = config_.ffn_ratio,

@@ -14,8 +14,8 @@ struct VltConfig {
   std::vector<std::int64_t> image_size{224};
   std::int64_t channels = 3, classes = 1000;
   double ffn_ratio = 3.5, drop_path = 0.1;
-  // LayerScale starts at 1 in the first stages, at 1e-6 from this stage on.
-  std::int64_t scaled_from = 4;
+  // LayerScale starts at 1 in the first stages, at 1e-6 from this stage on; -1: in none.
+  std::int64_t scaled_from = -1;
   std::string attention = "mhla";  // of the first two stages
   std::int64_t projection = 0;     // width before the head; 0: 1024 for RALA (RAVLT), else 2048
   std::vector<std::int64_t> blocks1{7, 7}, blocks2{4, 4};  // of the mixing matrices

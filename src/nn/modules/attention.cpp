@@ -1,6 +1,8 @@
 // The registry of attention layers, and the reader of their options.
 #include "nn/modules/attention.h"
 
+#include <algorithm>
+
 #include "mhla/core/text.h"
 #include "mhla/error.h"
 
@@ -23,11 +25,21 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return near.empty() ? "" : "; did you mean '" + near + "'?";
 }
 
+// No size is larger: products of two or three of them still fit 64 bits.
+constexpr std::int64_t kLargest = std::int64_t{1} << 24;
+
 template <typename Number>
 Number number_of(const char* where, const std::string& layer, const char* key,
                  std::string_view text) {
   if (const auto value = parse_number<Number>(text)) return *value;
   fail(where, layer, ": ", key, ": expected a number, got '", text, "'");
+}
+
+std::int64_t size_of(const char* where, const std::string& layer, const char* key,
+                     std::string_view text, std::int64_t least) {
+  const auto value = number_of<std::int64_t>(where, layer, key, text);
+  if (value >= least && value <= kLargest) return value;
+  fail(where, layer, ": ", key, ": expected ", least, " to ", kLargest, ", got ", value);
 }
 
 }  // namespace
@@ -56,13 +68,20 @@ const std::string* OptionReader::take(const char* key) {
   return found == given_.end() ? nullptr : &found->second;
 }
 
+// A default of 0 or -1 is a choice of its own ("none", "chosen for you"); others are counts.
 void OptionReader::operator()(const char* key, std::int64_t& value) {
-  if (const std::string* text = take(key))
-    value = number_of<std::int64_t>(where_, layer_, key, *text);
+  const std::int64_t least = std::min<std::int64_t>(value, 1);
+  if (const std::string* text = take(key)) value = size_of(where_, layer_, key, *text, least);
 }
 
 void OptionReader::operator()(const char* key, double& value) {
-  if (const std::string* text = take(key)) value = number_of<double>(where_, layer_, key, *text);
+  const std::string* text = take(key);
+  if (!text) return;
+  value = number_of<double>(where_, layer_, key, *text);
+  // Rates of dropout are below 1: what is left is divided by their difference to it.
+  const bool rate = std::string_view(key).find("drop") != std::string_view::npos;
+  if (value >= 0 && value < (rate ? 1.0 : 1e6)) return;
+  fail(where_, layer_, ": ", key, ": expected 0 to ", rate ? "below 1" : "1e6", ", got ", *text);
 }
 
 void OptionReader::operator()(const char* key, std::string& value) {
@@ -83,7 +102,7 @@ void OptionReader::operator()(const char* key, std::vector<std::int64_t>& value)
   if (!text) return;
   value.clear();
   for (const std::string_view extent : split(*text, 'x')) {
-    value.push_back(number_of<std::int64_t>(where_, layer_, key, extent));
+    value.push_back(size_of(where_, layer_, key, extent, 1));
   }
 }
 

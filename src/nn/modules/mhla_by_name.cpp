@@ -39,6 +39,13 @@ void read_optional(OptionReader& reader, const char* key, std::optional<double>&
   if (!given.empty()) value = number(key, given);
 }
 
+// 0 leaves it out, also where the preset has one. Even sizes are refused by the layer.
+void read_lepe(OptionReader& reader, std::int64_t& value) {
+  std::int64_t given = -1;
+  reader("lepe", given);
+  if (given >= 0) value = given;
+}
+
 // `clamp=0,1` or `clamp=none`
 void read_clamp(OptionReader& reader, std::optional<std::pair<double, double>>& value) {
   std::string given;
@@ -116,7 +123,7 @@ MHLAConfig MHLAConfig::read(std::string_view options) {
   reader("mixing_per_head", config.mixing_per_head);
   reader("freeze_mixing", config.freeze_mixing);
   reader("renormalize_rows", config.renormalize_rows);
-  reader("lepe", config.lepe);
+  read_lepe(reader, config.lepe);
   reader("lepe_identity", config.lepe_identity);
   reader("inner_norm", config.inner_norm);
   reader("qkv_bias", config.qkv_bias);
