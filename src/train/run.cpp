@@ -47,7 +47,7 @@ Setup read(io::Config& config) {
       setup.model_options += key + "=" + value + " ";
     }
   }
-  if (setup.model.empty()) fail("config", "model.name: missing (mhla info --model lists them)");
+  if (setup.model.empty()) fail("config", "model.name: missing (mhla info --model all lists them)");
   config.finish();
   return setup;
 }
@@ -106,6 +106,11 @@ Found find_weights(const EvalCommand& command) {
   return {file_of(averaged && command.weights != "model" ? "ema" : "model"), step_of(checkpoint)};
 }
 
+// NOTE: names of files and folders need not be UTF-8.
+std::string shown(const nlohmann::json& document, int indent) {
+  return document.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 // Pictures, and a list of them that is written last. `mhla compare` shows them.
 void write_examples(const std::string& run, const std::vector<tasks::Example>& examples) {
   const std::string folder = run + "/examples";
@@ -118,7 +123,7 @@ void write_examples(const std::string& run, const std::vector<tasks::Example>& e
     write_file(folder + "/" + file, each.png);
     list.push_back({{"file", file}, {"label", each.label}, {"predicted", each.predicted}});
   }
-  write_file(folder + "/examples.json", list.dump(1) + "\n");
+  write_file(folder + "/examples.json", shown(list, 1));
 }
 
 class RealTraining : public Training {
@@ -182,7 +187,7 @@ class RealTraining : public Training {
     document["weights"] = found.file;
     if (found.step >= 0) document["step"] = found.step;
     document["model"] = setup.model;
-    return document.dump(2) + "\n";
+    return shown(document, 2);
   }
 };
 

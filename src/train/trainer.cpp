@@ -24,14 +24,40 @@ namespace {
 using at::Tensor;
 using Clock = std::chrono::steady_clock;
 
+void expect(bool holds, const char* key, const char* what, auto value) {
+  if (!holds) fail("train", "train.", key, ": expected ", what, ", got ", value);
+}
+
 void check(const TrainOptions& options, data::Share share) {
-  const auto positive = [](const char* key, std::int64_t value) {
-    if (value < 1) fail("train", "train.", key, ": expected at least 1, got ", value);
+  const auto positive = [](const char* key, auto value) {
+    expect(value >= 1, key, "at least 1", value);
+  };
+  const auto not_negative = [](const char* key, auto value) {
+    expect(value >= 0, key, "at least 0", value);
   };
   positive("batch", options.batch);
   positive("accumulate", options.accumulate);
   positive("log_every", options.log_every);
+  not_negative("steps", options.steps);
   if (options.steps == 0) positive("epochs", options.epochs);
+  not_negative("save_every", options.save_every);
+  not_negative("eval_every", options.eval_every);
+  not_negative("threads", options.threads);
+  not_negative("clip", options.clip);
+  const OptimizerOptions& optimizer = options.optimizer;
+  expect(optimizer.lr > 0, "optimizer.lr", "above 0", optimizer.lr);
+  expect(optimizer.eps > 0, "optimizer.eps", "above 0", optimizer.eps);
+  not_negative("optimizer.weight_decay", optimizer.weight_decay);
+  for (const double beta : optimizer.betas) {
+    expect(beta >= 0 && beta < 1, "optimizer.betas", "at least 0 and below 1", beta);
+  }
+  expect(optimizer.momentum >= 0 && optimizer.momentum < 1, "optimizer.momentum",
+         "at least 0 and below 1", optimizer.momentum);
+  not_negative("schedule.warmup_epochs", options.schedule.warmup_epochs);
+  not_negative("schedule.warmup_steps", options.schedule.warmup_steps);
+  not_negative("schedule.cooldown_epochs", options.schedule.cooldown_epochs);
+  not_negative("schedule.warmup_lr", options.schedule.warmup_lr);
+  not_negative("schedule.min_lr", options.schedule.min_lr);
   const std::int64_t parts = options.accumulate * share.world;
   if (options.batch % parts != 0) {
     fail("train", "train.batch: ", options.batch, " does not divide into ", options.accumulate,
