@@ -45,7 +45,7 @@ void check(const TrainOptions& options, data::Share share) {
   not_negative("threads", options.threads);
   not_negative("clip", options.clip);
   const OptimizerOptions& optimizer = options.optimizer;
-  expect(optimizer.lr > 0, "optimizer.lr", "above 0", optimizer.lr);
+  not_negative("optimizer.lr", optimizer.lr);
   expect(optimizer.eps > 0, "optimizer.eps", "above 0", optimizer.eps);
   not_negative("optimizer.weight_decay", optimizer.weight_decay);
   for (const double beta : optimizer.betas) {

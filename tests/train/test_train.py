@@ -184,7 +184,7 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_stays(whole, tmp_path)
         ("train.device=tpu", "train.device"),
         ("model.classes=7", "set model.classes"),
         ("train.optimizer.lr=fast", "expected a number, got 'fast'"),
-        ("train.optimizer.lr=-1", "train.optimizer.lr: expected above 0, got -1"),
+        ("train.optimizer.lr=-1", "train.optimizer.lr: expected at least 0, got -1"),
         ("train.optimizer.betas=[1,1]", "train.optimizer.betas: expected at least 0 and below 1, got 1"),
         ("train.steps=-1", "train.steps: expected at least 0, got -1"),
         ("train.optimizer.lr=nan", "expected a number, got 'nan'"),
