@@ -213,7 +213,7 @@ std::string quoted(const std::string& text) {
   const bool plain = !text.empty() && text.find_first_of(kSpecial) == std::string::npos &&
                      std::ranges::none_of(text, is_control) && text.front() != ' ' &&
                      text.back() != ' ' && text.front() != '-' && text.front() != '?' &&
-                     text != "~" && text != "null";
+                     text != "~" && text != "null" && text != "Null" && text != "NULL";
   // A negative number begins with '-' and is plain all the same.
   if (plain || parse_number<double>(text)) return text;
   std::string result = "\"";

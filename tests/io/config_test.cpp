@@ -116,6 +116,7 @@ TEST_F(ConfigYaml, HostileFilesEndInOneErrorAndSoon) {
         {"a: 1\n---\nb: 2\n", "expected one document"},
         {"a: caf\xe9\n", "expected UTF-8 text (bad.yaml)"},
         {std::string("a: \0\n", 5), "expected UTF-8 text (bad.yaml)"},
+        {"a: \"\\N\"\n", "the escapes \\N and \\_ are not known (bad.yaml:1)"},
         {",", "bad.yaml"},
         {std::string(100000, '['), "bad.yaml"},
         {std::string(100000, '{'), "bad.yaml"}}) {
@@ -140,6 +141,7 @@ TEST_F(ConfigYaml, PrintedAndReadAgainIsTheSame) {
   config.override_with("data.path=/a: b#c 'd' \"e\"");
   config.override_with("negative=-3");
   config.override_with("minus=-x");
+  config.override_with("word=NULL");
   config.override_with("data.folder=caf\xc3\xa9 \xf0\x9f\x90\xb1");
   config.set("lines", {.items = {"a\nb\tc\r\x01\x7f"}});
   const Config again = Config::parse(config.to_yaml(), "printed");

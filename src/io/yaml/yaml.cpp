@@ -37,23 +37,31 @@ class Flattener {
       fail(kWhere, "expected `key: value` lines (", where, ")");
     }
     Config::Value value{.items = {}, .list = node.IsSequence(), .where = where};
-    if (node.IsScalar()) value.items.push_back(node.Scalar());
+    if (node.IsScalar()) value.items.push_back(text_of(node));
     if (node.IsNull()) value.items.emplace_back();
     if (node.IsSequence()) {
       for (const auto& item : node) {
         if (!item.IsScalar()) fail(kWhere, path, ": a list holds plain values only (", where, ")");
-        value.items.push_back(item.Scalar());
+        value.items.push_back(text_of(item));
       }
     }
     config_.set(path, std::move(value));
   }
 
  private:
+  // NOTE: yaml-cpp makes single bytes of the escapes \N and \_, which no UTF-8 text has.
+  std::string text_of(const YAML::Node& scalar) const {
+    if (!is_utf8(scalar.Scalar())) {
+      fail(kWhere, "the escapes \\N and \\_ are not known (", place(name_, scalar.Mark()), ")");
+    }
+    return scalar.Scalar();
+  }
+
   void add_map(const YAML::Node& node, const std::string& path, const std::string& where,
                int depth) {
     for (const auto& item : node) {
       if (!item.first.IsScalar()) fail(kWhere, "a key must be a plain name (", where, ")");
-      const std::string key = (path.empty() ? "" : path + ".") + item.first.Scalar();
+      const std::string key = (path.empty() ? "" : path + ".") + text_of(item.first);
       if (config_.has(key)) {
         fail(kWhere, key, ": given twice (", place(name_, item.first.Mark()), ")");
       }
