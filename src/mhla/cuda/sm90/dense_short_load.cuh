@@ -13,6 +13,16 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kMapWarps = 3;
 
+// A buffer of a ring.
+struct ShortBuffer {
+  std::uint32_t at;
+  std::uint32_t landed, full, empty;  // barriers; only keys have both of the first two
+  int parity;                         // of the phase that fills it
+
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full, parity); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty, parity ^ 1); }
+};
+
 // Shared memory as 32-bit addresses. A ring is walked by counting its buffers: number n lies in
 // slot n % slots and completes phase n / slots of its barriers.
 template <int D, bool kPairs, bool kShared = false>
@@ -20,16 +30,9 @@ struct ShortShared {
   static constexpr ShortPlan kPlan = short_plan(D, kPairs, kShared);
   static constexpr int kMain = main_columns(D), kRest = rest_columns(D);
   static constexpr int kHalfBytes = kHalf * D * 2, kRowBytes = kTile * D * 2;
+  using Buffer = ShortBuffer;
   std::uint32_t base;
 
-  struct Buffer {
-    std::uint32_t at;
-    std::uint32_t landed, full, empty;  // barriers; only keys have both of the first two
-    int parity;                         // of the phase that fills it
-
-    __device__ __forceinline__ void wait_full() const { barrier_wait(full, parity); }
-    __device__ __forceinline__ void wait_empty() const { barrier_wait(empty, parity ^ 1); }
-  };
   __device__ __forceinline__ Buffer k(int number) const {
     return buffer(number, kPlan.k_slots, base, kHalfBytes, 0, 8, 16);
   }
@@ -158,8 +161,35 @@ class ShortCopies {
   ShortWork work_;
 };
 
-// phi in place on keys as they land, by three of the four loading warps; the order of the bytes
-// does not matter. NOTE: columns past dk become phi(0), and meet zeros of q.
+// phi in place on half of the keys of a head once it has landed, by three of the four loading warps;
+// the order of the bytes does not matter. NOTE: columns past dk become phi(0), and meet zeros of q.
+template <int D, typename Map>
+__device__ __forceinline__ void map_half(const ShortBuffer& buffer, int thread, const Map& map) {
+  constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8, kBatch = 4;
+  barrier_wait(buffer.landed, buffer.parity);
+  for (int first = thread; first < kChunks; first += kBatch * kThreads) {
+    std::uint32_t w[kBatch][4];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * kThreads >= kChunks) break;
+      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                   : "=r"(w[i][0]), "=r"(w[i][1]), "=r"(w[i][2]), "=r"(w[i][3])
+                   : "r"(buffer.at + (first + i * kThreads) * 16)
+                   : "memory");
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * kThreads >= kChunks) break;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) w[i][j] = map(w[i][j]);
+      store_chunk(buffer.at + (first + i * kThreads) * 16, w[i]);
+    }
+  }
+  fence_async();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(buffer.full);
+}
+
 template <typename T, int D, bool kPairs>
 struct ShortKeys {
   const ShortArgs& args;
@@ -167,34 +197,9 @@ struct ShortKeys {
 
   template <typename Map>
   __device__ __forceinline__ void run(const Map& map) const {
-    constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8, kBatch = 4;
-    const int thread = static_cast<int>(threadIdx.x) - (kShortThreads - kThreads);
+    const int thread = static_cast<int>(threadIdx.x) - (kShortThreads - 32 * kMapWarps);
     for (ShortWork work(args); !work.done(); work.next()) {
-      for (int half = 0; half < 2; ++half) {
-        const auto buffer = shared.k(work.half + half);
-        barrier_wait(buffer.landed, buffer.parity);
-        for (int first = thread; first < kChunks; first += kBatch * kThreads) {
-          std::uint32_t w[kBatch][4];
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i) {
-            if (first + i * kThreads >= kChunks) break;
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-                         : "=r"(w[i][0]), "=r"(w[i][1]), "=r"(w[i][2]), "=r"(w[i][3])
-                         : "r"(buffer.at + (first + i * kThreads) * 16)
-                         : "memory");
-          }
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i) {
-            if (first + i * kThreads >= kChunks) break;
-#pragma unroll
-            for (int j = 0; j < 4; ++j) w[i][j] = map(w[i][j]);
-            store_chunk(buffer.at + (first + i * kThreads) * 16, w[i]);
-          }
-        }
-        fence_async();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(buffer.full);
-      }
+      for (int half = 0; half < 2; ++half) map_half<D>(shared.k(work.half + half), thread, map);
     }
   }
 };

@@ -1,0 +1,81 @@
+// The forward of heads of 16 blocks with 16 tokens each, taken position by position: what the host
+// tells it, and its shared memory.
+//
+// Rows of a tile are ordered by (position inside the block, block). The 16 rows of a warp are then
+// all blocks at one position, and so are 16 neighbouring columns of scores: the mixing weights of a
+// thread are eight registers for the whole kernel, and the denominators of shared_position, which
+// add up blocks at one position, never leave the warp.
+#pragma once
+
+#include "mhla/cuda/sm90/dense_short.h"
+
+namespace mhla::cuda::sm90 {
+
+inline constexpr int kPositionBlocks = 16;  // rows of the mixing matrix, and of a warp
+inline constexpr int kPositions = 16;       // tokens of a block
+inline constexpr int kPositionQueueTiles = 8;
+inline constexpr int kPositionRegisters = 216;  // of a computing thread
+inline constexpr int kPositionLoaderRegisters = 72;
+
+// The local term is a 3 x 3 convolution. Its taps are multiplied two at a time, the tenth is the
+// bias, with ones.
+inline constexpr int kTaps = 9, kTapPairs = 5;
+// Bytes of the taps of one channel in eight: a word for every pair and group of eight channels, and
+// 16 bytes more, so that 16-byte loads of eight channels meet different banks.
+inline constexpr int kTapStride = kTapPairs * 8 * 4 + 16;
+
+enum class Local { none, after, beside };  // the products of the outputs
+
+// Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
+// eight tiles of queries; a tile of outputs for each warpgroup.
+struct PositionPlan {
+  int v, q, o, ones, zeros, taps, barriers, bytes;
+};
+inline constexpr int kPositionBarriers = 5 * 4 + 2 * kPositionQueueTiles + 2 * 2;
+constexpr PositionPlan position_plan() {
+  constexpr int kWidth = 64, kHalfBytes = kHalf * kWidth * 2, kTileBytes = kTile * kWidth * 2;
+  PositionPlan plan{};
+  plan.v = 4 * kHalfBytes;
+  plan.q = plan.v + 4 * kHalfBytes;
+  plan.o = plan.q + kPositionQueueTiles * kTileBytes;
+  plan.ones = plan.o + 2 * kTileBytes;
+  plan.zeros = plan.ones + 2048;
+  plan.taps = plan.zeros + 128;
+  plan.barriers = plan.taps + 2 * 8 * kTapStride;
+  plan.bytes = plan.barriers + kPositionBarriers * 8;
+  return plan;
+}
+static_assert(position_plan().bytes <= 227 * 1024);
+static_assert(position_plan().ones % 1024 == 0 && position_plan().barriers % 16 == 0);
+
+// A tensor map has the axes column, block across, block down, token across, and one for all else,
+// along which a head, a picture and a line of the grid are so many steps apart.
+struct PositionSteps {
+  int head, batch, line;
+};
+
+struct PositionArgs : ShortArgs {  // maps[.][0] only, boxes of 64 tokens, of 16 for o
+  PositionSteps steps[4];          // q, k, v, o
+  int block_width, block_height;   // tokens
+  int across, down;                // blocks
+  const void* tap_weight;          // [H * dv][kTaps], in the type of v; null: no local term
+  const void* tap_bias;            // [H * dv], or null
+};
+
+// Whether the kernel serves a problem: one sequence or grid of 256 tokens, cut into 16 equal blocks
+// of four, eight or 16 tokens across, dk and dv from 33 to 64, one mixing matrix for all heads, no
+// mask inside blocks, any normaliser.
+bool serves_positions(const Problem& problem);
+// Whether it adds a convolution of this many tokens along each axis, 1 for those it lacks.
+bool serves_local(const Problem& problem, const std::array<std::int64_t, 3>& kernel);
+// All but the tensors of a call and `dense`.
+PositionArgs position_args(const Problem& problem, int processors);
+// Describes the tensors of a call; false where the copy engine cannot read them.
+bool position_tensors(PositionArgs& args, const ForwardInputs& inputs, const TensorView& o);
+void launch_dense_position(DType dtype, bool shared, Local local, const PositionArgs& args,
+                           void* stream);
+// Compiled in dense_position_<type>.cu.
+template <typename T>
+void launch_position(bool shared, Local local, const PositionArgs& args, void* stream);
+
+}  // namespace mhla::cuda::sm90
