@@ -4,7 +4,9 @@
 // Nothing here allocates device memory, synchronises with the host or leaves the caller's stream.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "mhla/error.h"
 #include "mhla/layout.h"
@@ -23,6 +25,13 @@ struct Workspace {
 };
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // what cudaMalloc gives, and a cache line
 
+// A depthwise convolution of v on its token grid, zeros outside, that is added to o.
+struct LocalTerm {
+  TensorView weight = {};  // [H * dv, taps], row-major over the kernel, of the problem's dtype
+  TensorView bias = {};    // [H * dv], or undefined
+  std::array<std::int64_t, 3> kernel{1, 1, 1};  // odd extents; a picture has 1 in front
+};
+
 struct ForwardInputs {
   TensorView q;           // [B, Nq, H, dk]
   TensorView k;           // [B, Nk, H, dk]
@@ -30,6 +39,7 @@ struct ForwardInputs {
   TensorView mixing;      // f32 [Mq, Mk] or [H, Mq, Mk]; 1-D layouts may use a leading part of it
   TensorView q_den = {};  // [B, Nq, H, dk], with Problem::separate_denominator
   TensorView k_den = {};  // [B, Nk, H, dk]
+  LocalTerm local = {};   // optional, where Plan::adds_local
 };
 
 struct ForwardOutputs {

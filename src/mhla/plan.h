@@ -1,7 +1,9 @@
 // Which implementation serves a problem, what it costs and why it was chosen.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +44,9 @@ class Plan {
   std::size_t backward_workspace() const;  // bytes
   const Cost& cost() const;
   const std::vector<Candidate>& candidates() const;
+  // Whether forward takes a LocalTerm of this many tokens along each axis (1 in front for axes that
+  // the grid lacks); where not, the caller adds it.
+  bool adds_local(const std::array<std::int64_t, 3>& kernel) const;
   std::string explain() const;  // for people
   const PlanData& data() const { return *data_; }
 

@@ -38,6 +38,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const at::Tensor& mixing, const AttentionOptions& options,
                      const at::Tensor& q_den = {}, const at::Tensor& k_den = {});
 
+// The same plus a depthwise convolution of v on the grid of the layout: weight [H * dv, 1, k, k] or
+// [.., k, k, k], bias [H * dv] or undefined. By one kernel where the plan adds it
+// (Plan::adds_local), no gradient is recorded and the weights have the type of v; else by two.
+struct LocalWeights {
+  at::Tensor weight, bias;
+};
+at::Tensor attention_and_local(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const at::Tensor& mixing, const AttentionOptions& options,
+                               const LocalWeights& local, const at::Tensor& q_den = {},
+                               const at::Tensor& k_den = {});
+
 at::Tensor apply_feature_map(FeatureMap map, const at::Tensor& x);
 
 }  // namespace mhla::nn

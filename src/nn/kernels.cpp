@@ -133,6 +133,16 @@ Gradients backward(const at::Tensor& d_o_in, const at::Tensor& q_in, const at::T
   return d;
 }
 
+// The kernel of a convolution whose weight is [H * dv, 1, k, k(, k)], with 1 in front.
+std::array<std::int64_t, 3> kernel_of(const at::Tensor& weight) {
+  std::array<std::int64_t, 3> kernel{1, 1, 1};
+  const std::int64_t axes = weight.dim() - 2;
+  for (std::int64_t i = 0; i < axes; ++i) {
+    kernel[static_cast<std::size_t>(3 - axes + i)] = weight.size(2 + i);
+  }
+  return kernel;
+}
+
 std::string explain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const at::Tensor& mixing, const OptionalTensor& q_den,
                     const OptionalTensor& k_den, at::IntArrayRef sizes, at::IntArrayRef sizes_k,
@@ -143,6 +153,44 @@ std::string explain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 }
 
 }  // namespace
+
+namespace ops {
+
+OptionalTensor forward_with_local(const Tensors& tensors, const Description& description,
+                                  const at::Tensor& weight, const at::Tensor& bias) {
+  const at::ScalarType type = tensors.v.scalar_type();
+  const std::int64_t axes = weight.dim() - 2;
+  if (axes < 2 || axes > 3 || axes != static_cast<std::int64_t>(description.sizes.size()) ||
+      weight.size(0) != tensors.v.size(2) * tensors.v.size(3) || weight.scalar_type() != type ||
+      (bias.defined() && bias.scalar_type() != type)) {
+    return std::nullopt;
+  }
+  for (const at::Tensor* x : {&tensors.q, &tensors.k, &tensors.v}) {
+    if (x->stride(-1) != 1) return std::nullopt;
+  }
+  const c10::OptionalDeviceGuard guard(tensors.q.device());
+  const Plan plan = plan_of(tensors, description);
+  const auto kernel = kernel_of(weight);
+  if (!plan.adds_local(kernel)) return std::nullopt;
+  const at::Tensor mixing = rows(tensors.mixing), q_den = rows(tensors.q_den),
+                   k_den = rows(tensors.k_den);
+  const at::Tensor taps = weight.contiguous().flatten(1);
+  const at::Tensor own_bias = bias.defined() ? bias.contiguous() : bias;
+  at::Tensor o = at::empty(tensors.v.sizes(), tensors.v.options());
+  const CallWorkspace workspace(o.device(), plan.forward_workspace());
+  mhla::forward(plan,
+                {.q = view_of(tensors.q),
+                 .k = view_of(tensors.k),
+                 .v = view_of(tensors.v),
+                 .mixing = view_of(mixing),
+                 .q_den = view_of(q_den),
+                 .k_den = view_of(k_den),
+                 .local = {.weight = view_of(taps), .bias = view_of(own_bias), .kernel = kernel}},
+                {.o = view_of(o)}, workspace.get(), current_stream(o.device()));
+  return o;
+}
+
+}  // namespace ops
 }  // namespace mhla::nn
 
 TORCH_LIBRARY_IMPL(mhla, CPU, m) {

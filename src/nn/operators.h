@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "nn/planning.h"
+
 namespace mhla::nn::ops {
 
 using OptionalTensor = std::optional<at::Tensor>;
@@ -28,5 +30,10 @@ Gradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor&
                    const OptionalTensor& q_den, const OptionalTensor& k_den,
                    c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options,
                    std::array<bool, 6> wanted);
+
+// Not registered: forward plus a depthwise convolution of v on the grid `sizes`, weight
+// [H * dv, 1, k, k(, k)]. Nothing where the planned implementation does not add it. No gradients.
+OptionalTensor forward_with_local(const Tensors& tensors, const Description& description,
+                                  const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace mhla::nn::ops

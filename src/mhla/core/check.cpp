@@ -117,6 +117,34 @@ void check_denominator_inputs(const char* where, const TensorView& q_den, const 
   }
 }
 
+void check_local(const char* where, const LocalTerm& local, const Plan& plan) {
+  const Problem& problem = plan.problem();
+  if (!local.weight.defined()) {
+    if (local.bias.defined()) fail(where, "local.bias: given without local.weight");
+    return;
+  }
+  const auto& kernel = local.kernel;
+  if (!plan.adds_local(kernel)) {
+    fail(ErrorCode::unsupported, where, "local: ", plan.implementation(),
+         " does not add a convolution of ", kernel[0], " x ", kernel[1], " x ", kernel[2], " to ",
+         problem.to_string(), " (ask Plan::adds_local)");
+  }
+  const std::int64_t channels = problem.heads * problem.dv;
+  const std::int64_t taps = kernel[0] * kernel[1] * kernel[2];
+  const auto check_row_major = [&](const char* label, const TensorView& view,
+                                   std::initializer_list<std::int64_t> shape) {
+    const TensorView wanted = TensorView::contiguous(view.data, problem.dtype, shape,
+                                                     problem.device);
+    if (view.rank != wanted.rank || view.shape != wanted.shape || view.strides != wanted.strides) {
+      fail(where, label, ": expected row-major ", shape_text(shape), ", got ", view.shape_string());
+    }
+    check_dtype_and_device(where, label, view, problem);
+    check_addressable(where, label, view, Access::read);
+  };
+  check_row_major("local.weight", local.weight, {channels, taps});
+  if (local.bias.defined()) check_row_major("local.bias", local.bias, {channels});
+}
+
 }  // namespace
 
 void check_addressable(const char* where, const char* label, const TensorView& view,
@@ -171,6 +199,7 @@ void check_forward(const Plan& plan, const ForwardInputs& in, const ForwardOutpu
   check_tensor(where, "v", in.v, p, nk, p.dv, Access::read);
   check_denominator_inputs(where, in.q_den, in.k_den, p);
   check_mixing(where, "mixing", in.mixing, p, Access::read);
+  check_local(where, in.local, plan);
   check_tensor(where, "o", out.o, p, nq, p.dv, Access::write);
   check_distinct(where, {{"o", &out.o}},
                  {{"q", &in.q},
@@ -178,7 +207,9 @@ void check_forward(const Plan& plan, const ForwardInputs& in, const ForwardOutpu
                   {"v", &in.v},
                   {"mixing", &in.mixing},
                   {"q_den", &in.q_den},
-                  {"k_den", &in.k_den}});
+                  {"k_den", &in.k_den},
+                  {"local.weight", &in.local.weight},
+                  {"local.bias", &in.local.bias}});
   check_workspace(where, workspace, plan.forward_workspace());
 }
 

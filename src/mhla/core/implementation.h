@@ -1,6 +1,8 @@
 // What every backend provides to the planner: a row of functions.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +40,8 @@ struct Implementation {
   std::shared_ptr<const void> (*prepare)(const Problem& problem) = nullptr;
   // Optional: which of its kernels serve the problem, for Plan::explain.
   std::string (*kernels)(const Problem& problem) = nullptr;
+  // Optional: Plan::adds_local of a grid on which q and k are the same tokens.
+  bool (*adds_local)(const Problem& problem, const std::array<std::int64_t, 3>& kernel) = nullptr;
   // Why the planner never chooses it unasked; null: it may.
   const char* only_by_name = nullptr;
 };

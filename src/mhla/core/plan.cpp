@@ -106,6 +106,20 @@ std::size_t Plan::backward_workspace() const { return data_->backward_workspace;
 const Cost& Plan::cost() const { return data_->cost; }
 const std::vector<Candidate>& Plan::candidates() const { return data_->candidates; }
 
+bool Plan::adds_local(const std::array<std::int64_t, 3>& kernel) const {
+  const BlockLayout& layout = problem().layout;
+  if (data_->implementation->adds_local == nullptr || problem().layout_k || layout.axes() < 2 ||
+      layout.sequences().size() != 1) {
+    return false;
+  }
+  const int front = 3 - layout.axes();
+  for (int axis = 0; axis < 3; ++axis) {
+    if (kernel[axis] < 1 || kernel[axis] % 2 == 0) return false;
+    if (axis < front && kernel[axis] != 1) return false;
+  }
+  return data_->implementation->adds_local(problem(), kernel);
+}
+
 std::string Plan::explain() const {
   const Problem& p = problem();
   std::string out = "problem    " + p.to_string() + "\n";

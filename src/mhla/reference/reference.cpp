@@ -37,13 +37,16 @@ void run_backward(const PlanData& plan, const BackwardInputs& in, const Backward
              [&]<typename T>(T) { reference::backward<T>(plan.problem, in, out, workspace); });
 }
 
+bool adds_local(const Problem&, const std::array<std::int64_t, 3>&) { return true; }
+
 constexpr Implementation kReference{.name = "reference",
                                     .refuses = refuses,
                                     .predict_seconds = predict_seconds,
                                     .forward_workspace = forward_bytes,
                                     .backward_workspace = backward_bytes,
                                     .forward = run_forward,
-                                    .backward = run_backward};
+                                    .backward = run_backward,
+                                    .adds_local = adds_local};
 
 }  // namespace
 

@@ -240,9 +240,6 @@ at::Tensor MHLAImpl::run_normed(const at::Tensor& x, StreamState* state) {
   const auto parts = project(x);
   const at::Tensor v = parts[2].unflatten(-1, {c.heads, -1});
   at::Tensor o = attend(parts[0], parts[1], v, state);
-  if (c.lepe > 0) {
-    o = functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias, o);
-  }
   const auto out_normed = [&](const at::Tensor& t) {
     return functional::normed(t, {.weight = out_norm->weight, .eps = kOutNormEps, .rms = true});
   };
@@ -313,7 +310,13 @@ at::Tensor MHLAImpl::attend(const at::Tensor& q_in, const at::Tensor& k_in, cons
         .scale = score_scale(),
         .eps = c.eps};
     if (c.normalizer == Normalizer::shared_position && in_half(v)) {
-      return saturating_half({q, k, v, mixing_in_range(), q_den, k_den}, options);
+      const at::Tensor o = saturating_half({q, k, v, mixing_in_range(), q_den, k_den}, options);
+      if (c.lepe == 0) return o;
+      return functional::grid_convolution(v, c.layout.grid, lepe->weight, lepe->bias, o);
+    }
+    if (c.lepe > 0) {
+      return attention_and_local(q, k, v, mixing_in_range(), options, {lepe->weight, lepe->bias},
+                                 q_den, k_den);
     }
     return attention(q, k, v, mixing_in_range(), options, q_den, k_den);
   }

@@ -1,13 +1,17 @@
 // The implementation "cuda.dense": scores in tiles on the chip, for short sequences on Hopper.
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/implementations.h"
 #include "mhla/cuda/sm90/dense_plan.h"
+#include "mhla/cuda/sm90/dense_position.h"
 #include "mhla/cuda/sm90/dense_short.h"
 #include "mhla/cuda/sm90/dense_whole.h"
 #include "mhla/cuda/sm90/shared_rows.h"
+#include "mhla/token_maps.h"
 
 namespace mhla::cuda {
 namespace {
@@ -38,12 +42,26 @@ struct PreparedShared {
   PlanData other;
 };
 
+// Which form of the forward by positions runs, until it has been measured on a GPU:
+// MHLA_DENSE_POSITIONS=after (the default), beside, or off.
+std::optional<Local> chosen_form() {
+  static const std::optional<Local> form = [] {
+    const char* text = std::getenv("MHLA_DENSE_POSITIONS");
+    const std::string_view word = text ? text : "after";
+    if (word == "off") return std::optional<Local>();
+    return std::optional(word == "beside" ? Local::beside : Local::after);
+  }();
+  return form;
+}
+bool by_positions(const Problem& problem) { return chosen_form() && serves_positions(problem); }
+
 struct Prepared {
   DensePlan plan;
   DenseTables tables;
   std::optional<PreparedWhole> whole;
   std::optional<PreparedShort> forward;
   std::optional<PreparedShared> shared;
+  std::optional<PositionArgs> positions;
 };
 
 bool has_shared_rows(const Problem& problem) {
@@ -149,6 +167,42 @@ bool run_short(const PlanData& data, const ForwardInputs& inputs, const ForwardO
   return true;
 }
 
+// The forward by positions; false where it does not serve these tensors.
+bool run_positions(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
+                   const DenseArgs& dense, Stream stream) {
+  const auto& served = static_cast<const Prepared*>(data.prepared.get())->positions;
+  if (!served) return false;
+  PositionArgs args = *served;
+  if (args.items == 0) return true;
+  if (!position_tensors(args, inputs, outputs.o)) return false;
+  args.dense = dense;
+  args.tap_weight = inputs.local.weight.data;
+  args.tap_bias = inputs.local.bias.data;
+  const bool local = inputs.local.weight.defined();
+  launch_dense_position(data.problem.dtype, has_shared_rows(data.problem),
+                        local ? *chosen_form() : Local::none, args, stream);
+  return true;
+}
+
+bool adds_local(const Problem& problem, const std::array<std::int64_t, 3>& kernel) {
+  return by_positions(problem) && serves_local(problem, kernel);
+}
+
+// The local term after kernels that lack it, in place.
+void add_local(const Problem& problem, const ForwardInputs& inputs, const TensorView& o,
+               Stream stream) {
+  if (!inputs.local.weight.defined()) return;
+  const auto& grid = problem.layout.sequences().front().grid;
+  grid_convolution({.input = inputs.v,
+                    .output = o,
+                    .addend = o,
+                    .weight = inputs.local.weight,
+                    .bias = inputs.local.bias,
+                    .grid = {1, grid[0], grid[1]},
+                    .kernel = inputs.local.kernel},
+                   stream);
+}
+
 // Score products over the rate measured at 256 tokens on an H200, or traffic over the bandwidth
 // seen there, on as many multiprocessors as have work.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
@@ -222,8 +276,11 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
     const bool in_kernel = short_makes_factors(problem, plan.processors);
     shared = PreparedShared{std::move(rows), std::move(tokens), in_kernel, std::move(other)};
   }
+  std::optional<PositionArgs> positions;
+  if (by_positions(problem)) positions = position_args(problem, plan.processors);
   return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole),
-                                             std::move(forward), std::move(shared)});
+                                             std::move(forward), std::move(shared),
+                                             std::move(positions)});
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -235,10 +292,15 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.column_x = row_tensor(inputs.k);
   args.column_z = row_tensor(inputs.v);
   args.out_z = row_tensor(outputs.o);
-  if (run_short(data, inputs, outputs, args, workspace, stream)) return;
-  if (shared)
-    return shared->other.implementation->forward(shared->other, inputs, outputs, workspace, stream);
-  run(data, DenseKernel::forward, args, stream);
+  if (run_positions(data, inputs, outputs, args, stream)) return;
+  if (!run_short(data, inputs, outputs, args, workspace, stream)) {
+    if (shared) {
+      shared->other.implementation->forward(shared->other, inputs, outputs, workspace, stream);
+    } else {
+      run(data, DenseKernel::forward, args, stream);
+    }
+  }
+  add_local(data.problem, inputs, outputs.o, stream);
 }
 
 // Where the sums of the mixing gradient lie, and what they are sums of.
@@ -401,14 +463,18 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
 
 std::string kernels(const Problem& problem) {
   const DensePlan plan = dense_plan(problem);
-  std::string text = short_width(problem) > 0
+  const bool positions = by_positions(problem);
+  std::string text = positions ? "forward of whole heads by positions where tensors allow "
+                                 "(dense_position)"
+                     : short_width(problem) > 0
                          ? "forward of whole heads by the copy engine where tensors allow "
                            "(dense_short)"
                          : "forward in tiles (dense_forward)";
+  if (adds_local(problem, {1, 3, 3})) text += ", with a 3 x 3 local term if asked";
   text += whole_plan(problem, plan.processors) ? ", backward of whole heads (dense_whole)"
                                                : ", backward by queries and by keys";
   if (!has_shared_rows(problem)) return text;
-  text += short_makes_factors(problem, plan.processors)
+  text += positions || short_makes_factors(problem, plan.processors)
               ? ", row factors in the forward and ahead of the backward (shared_rows)"
               : ", row factors ahead of both (shared_rows)";
   return text;
@@ -422,7 +488,8 @@ constexpr Implementation kDense{.name = "cuda.dense",
                                 .forward = forward,
                                 .backward = backward,
                                 .prepare = prepare,
-                                .kernels = kernels};
+                                .kernels = kernels,
+                                .adds_local = adds_local};
 
 }  // namespace
 

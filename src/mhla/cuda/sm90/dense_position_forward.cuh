@@ -182,7 +182,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       OwnBlock own;
       std::uint32_t p[kHalf / 16][4], p2[kHalf / 16][4];
       wgmma_wait<kFit ? 0 : 1>();
-      const auto weigh = [&](float(&s)[kHalf / 2]) {
+      const auto weigh = [&](float (&s)[kHalf / 2]) {
         if constexpr (!kShared) return weights.apply(s);
         own.add(s);
         own.after(weights, args.grid >> 30).apply(s);

@@ -38,7 +38,7 @@ struct TapRows {
                       to_across;
       at[i] = tap == kTaps ? shared + kPlan.ones
               : !inside    ? shared + kPlan.zeros
-                        : (row < kHalf ? va : vb) + row % kHalf * 128 + row % 8 * 16;
+                           : (row < kHalf ? va : vb) + row % kHalf * 128 + row % 8 * 16;
     }
   }
 };
