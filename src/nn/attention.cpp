@@ -1,14 +1,11 @@
 #include "nn/attention.h"
 
-#include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/elu.h>
 #include <ATen/ops/relu.h>
 
 #include <charconv>
 
 #include "mhla/error.h"
-#include "nn/functional/layers.h"
 #include "nn/operators.h"
 
 namespace mhla::nn {
@@ -48,25 +45,6 @@ ops::OptionalTensor optional(const at::Tensor& tensor) {
   return tensor.defined() ? ops::OptionalTensor(tensor) : std::nullopt;
 }
 
-// The weights of the mixing matrix are read as f32.
-at::Tensor readable(const at::Tensor& mixing) {
-  const bool low = mixing.scalar_type() == at::kBFloat16 || mixing.scalar_type() == at::kHalf;
-  return low ? mixing.to(at::kFloat) : mixing;
-}
-
-// Whether kernels may be handed the memory of this tensor, with nobody else to be told: it is not a
-// tracer's, and no gradient is recorded through it.
-bool is_plain(const at::Tensor& x) {
-  using c10::DispatchKey;
-  if (!x.defined()) return true;
-  const c10::DispatchKeySet keys = x.key_set();
-  const bool traced = keys.has(DispatchKey::Python) || keys.has(DispatchKey::FuncTorchBatched) ||
-                      keys.has(DispatchKey::FuncTorchGradWrapper) ||
-                      keys.has(DispatchKey::Functionalize);
-  const bool recorded = at::GradMode::is_enabled() && x.requires_grad();
-  return !traced && !recorded && (x.is_cpu() || x.is_cuda()) && !x._fw_grad(/*level=*/0).defined();
-}
-
 }  // namespace
 
 BlockLayout Layout::of(std::int64_t tokens) const {
@@ -81,27 +59,19 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     sizes_k = sizes_of(*options.layout_k);
     if (sizes_k.empty()) sizes_k.push_back(k.sym_size(1));
   }
-  return ops::forward(q, k, v, readable(mixing), optional(q_den), optional(k_den),
-                      sizes_of(options.layout), sizes_k, text_of(options));
+  const bool low = mixing.scalar_type() == at::kBFloat16 || mixing.scalar_type() == at::kHalf;
+  return ops::forward(q, k, v, low ? mixing.to(at::kFloat) : mixing, optional(q_den),
+                      optional(k_den), sizes_of(options.layout), sizes_k, text_of(options));
 }
 
 at::Tensor attention_and_local(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const at::Tensor& mixing, const AttentionOptions& options,
                                const LocalWeights& local, const at::Tensor& q_den,
                                const at::Tensor& k_den) {
-  bool plain = !options.layout_k && !at::autocast::is_autocast_enabled(q.device().type());
-  for (const at::Tensor* x : {&q, &k, &v, &mixing, &local.weight, &local.bias, &q_den, &k_den}) {
-    plain = plain && is_plain(*x);
-  }
-  if (plain) {
-    const auto done = ops::forward_with_local(
-        {q, k, v, readable(mixing), q_den, k_den},
-        {.sizes = options.layout.grid, .sizes_k = {}, .options = text_of(options)}, local.weight,
-        local.bias);
-    if (done) return *done;
-  }
-  return functional::grid_convolution(v, options.layout.grid, local.weight, optional(local.bias),
-                                      attention(q, k, v, mixing, options, q_den, k_den));
+  if (options.layout_k) fail("attention", "local: q and k are not the same tokens");
+  return ops::forward_and_local(q, k, v, mixing, optional(q_den), optional(k_den),
+                                options.layout.grid, text_of(options), local.weight,
+                                optional(local.bias));
 }
 
 at::Tensor apply_feature_map(FeatureMap map, const at::Tensor& x) {

@@ -39,8 +39,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const at::Tensor& q_den = {}, const at::Tensor& k_den = {});
 
 // The same plus a depthwise convolution of v on the grid of the layout: weight [H * dv, 1, k, k] or
-// [.., k, k, k], bias [H * dv] or undefined. By one kernel where the plan adds it
-// (Plan::adds_local), no gradient is recorded and the weights have the type of v; else by two.
+// [.., k, k, k], bias [H * dv] or undefined. See ops::forward_and_local.
 struct LocalWeights {
   at::Tensor weight, bias;
 };

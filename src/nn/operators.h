@@ -31,8 +31,17 @@ Gradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor&
                    c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options,
                    std::array<bool, 6> wanted);
 
-// Not registered: forward plus a depthwise convolution of v on the grid `sizes`, weight
-// [H * dv, 1, k, k(, k)]. Nothing where the planned implementation does not add it. No gradients.
+// forward of one grid (`sizes`) plus a depthwise convolution of v on it; weight [H * dv, 1, k, k]
+// or
+// [.., k, k, k]. By one kernel where the planned implementation adds it (Plan::adds_local), no
+// gradient is recorded and the weights have the type of v; by two otherwise.
+at::Tensor forward_and_local(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const at::Tensor& mixing, const OptionalTensor& q_den,
+                             const OptionalTensor& k_den, at::IntArrayRef sizes,
+                             c10::string_view options, const at::Tensor& weight,
+                             const OptionalTensor& bias);
+
+// Not registered: the one kernel of it, or nothing where there is none. No gradients.
 OptionalTensor forward_with_local(const Tensors& tensors, const Description& description,
                                   const at::Tensor& weight, const at::Tensor& bias);
 

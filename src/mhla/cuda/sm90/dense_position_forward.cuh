@@ -231,7 +231,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       if constexpr (!kShared) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          factor[i] = row_factor(args.dense, o.at[32 + (kShared ? -32 : 2 * i)], fit[i]);
+          factor[i] = row_factor(args.dense, o.at[32 + 2 * i], fit[i]);
         }
       }
       o.scale(factor);
