@@ -227,8 +227,6 @@ class MHLA(nn.Module):
             x = self.norm(x)
         q, k, v = self._project(x)
         o = self._attend(q, k, v, state)
-        if self.lepe is not None:
-            o = torch.ops.mhla.grid_convolution(v, self.layout.size, self.lepe.weight, self.lepe.bias, o)
         if self.out_norm is not None:
             o = self.out_norm(o)
         o = o.flatten(2)
@@ -271,13 +269,15 @@ class MHLA(nn.Module):
             layout=self.layout, mask=config.mask, normalizer=config.normalizer, feature_map=feature_map,
             scale=self.scale, eps=config.eps,
         )  # fmt: skip
+        local = None if self.lepe is None else (self.lepe.weight, self.lepe.bias)
         if config.normalizer != "shared_position" or not _in_half(v):
-            return attention(q, k, v, self._mixing(), **options, **den)
+            return attention(q, k, v, self._mixing(), local=local, **options, **den)
         # The authors' denominator may be almost nothing: results beyond f16's range saturate.
         with torch.autocast(v.device.type, enabled=False):
             den = {key: value.float() for key, value in den.items()}
             o = attention(q.float(), k.float(), v.float(), self._mixing().float(), **options, **den)
-            return o.clamp(-65504, 65504).half()
+            o = o.clamp(-65504, 65504).half()
+        return o if local is None else torch.ops.mhla.grid_convolution(v, self.layout.size, *local, o)
 
     def _turned(self, x: Tensor, start: Tensor | None) -> Tensor:
         if isinstance(self.layout, Grid):

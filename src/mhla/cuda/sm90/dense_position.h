@@ -29,7 +29,7 @@ enum class Local { none, after, beside };  // the products of the outputs
 // Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
 // eight tiles of queries; a tile of outputs for each warpgroup.
 struct PositionPlan {
-  int v, q, o, ones, zeros, taps, barriers, bytes;
+  int v, q, o, ones, zeros, taps, rows, barriers, bytes;
 };
 inline constexpr int kPositionBarriers = 5 * 4 + 2 * kPositionQueueTiles + 2 * 2;
 constexpr PositionPlan position_plan() {
@@ -41,7 +41,8 @@ constexpr PositionPlan position_plan() {
   plan.ones = plan.o + 2 * kTileBytes;
   plan.zeros = plan.ones + 2048;
   plan.taps = plan.zeros + 128;
-  plan.barriers = plan.taps + 2 * 8 * kTapStride;
+  plan.rows = plan.taps + 2 * 8 * kTapStride;  // see TapRows
+  plan.barriers = plan.rows + kPositions * kTapPairs * 32 * 2;
   plan.bytes = plan.barriers + kPositionBarriers * 8;
   return plan;
 }

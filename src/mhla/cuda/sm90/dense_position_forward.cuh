@@ -161,7 +161,8 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       const bool begun = tile >= 2, last = tile + 2 >= work.tiles();
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
 
-      // Scores of both halves
+      // Scores of both halves. NOTE: the four slots of v are two pairs of neighbours.
+      const TapRows rows = kHasLocal ? TapRows(shared.base, va.at, position) : TapRows();
       float a[kHalf / 2], b[kHalf / 2];
       if (!begun) ka.wait_full();
       wgmma_fence();
@@ -209,7 +210,6 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       }
       round_half<T>(p2, b);
       TapPair<T> pair;
-      const TapRows rows(args, shared.base, va.at, vb.at, position);
       if constexpr (kHasLocal) pair.load(rows.at[0], taps.at, 0);
       wgmma_fence();
       o.template issue<false>(p2, vb.at, ones);
@@ -279,6 +279,7 @@ __global__ void __launch_bounds__(kShortThreads, 1)
   for (int i = 4 * static_cast<int>(threadIdx.x); i < 2048 + 128; i += 4 * 256) {
     store_float(shared.base + shared.kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
   }
+  if constexpr (kLocal != Local::none) write_tap_rows(args, shared.base);
   fence_async();
   ptx::sync_warps(1, 256);
   compute_positions<T, kShared, kLocal>(args, shared, weights);

@@ -12,33 +12,48 @@
 
 namespace mhla::cuda::sm90 {
 
-// Where this lane's rows of v lie for the five pairs of taps: lanes 0 to 15 name the 16 rows of the
-// first tap of a pair, the others those of the second.
+// Where a lane's rows of v lie for the five pairs of taps: lanes 0 to 15 name the 16 rows of the
+// first tap of a pair, the others those of the second. Bytes from the head's first row of v, or,
+// with the lowest bit set, from the rows of ones. Written once, [position][pair][lane].
+// By 256 threads.
+__device__ __forceinline__ void write_tap_rows(const PositionArgs& args, std::uint32_t shared) {
+  constexpr PositionPlan kPlan = position_plan();
+  for (int n = static_cast<int>(threadIdx.x); n < kPositions * kTapPairs * 32; n += 256) {
+    const int lane = n % 32, pair = n / 32 % kTapPairs, position = n / 32 / kTapPairs;
+    const int tap = 2 * pair + lane / 16, block = lane % 16;
+    int down = block / args.across, across = block - down * args.across;
+    int y = position / args.block_width, x = position - y * args.block_width;
+    x += tap % 3 - 1;
+    y += tap / 3 - 1;
+    if (x < 0) x += args.block_width, --across;
+    if (x >= args.block_width) x -= args.block_width, ++across;
+    if (y < 0) y += args.block_height, --down;
+    if (y >= args.block_height) y -= args.block_height, ++down;
+    const bool inside = across >= 0 && across < args.across && down >= 0 && down < args.down;
+    const int row = (y * args.block_width + x) * kPositionBlocks + down * args.across + across;
+    const int entry = tap == kTaps ? 1
+                      : !inside    ? (kPlan.zeros - kPlan.ones) | 1
+                                   : row * 128 + row % 8 * 16;
+    asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(shared + kPlan.rows + 2 * n),
+                 "h"(static_cast<short>(entry))
+                 : "memory");
+  }
+}
+
 struct TapRows {
   std::uint32_t at[kTapPairs];
 
-  // position: of the warp's tokens; va, vb: the halves of v.
-  __device__ __forceinline__ TapRows(const PositionArgs& args, std::uint32_t shared,
-                                     std::uint32_t va, std::uint32_t vb, int position) {
+  TapRows() = default;
+  // v: both halves, one behind the other; position: of the warp's tokens.
+  __device__ __forceinline__ TapRows(std::uint32_t shared, std::uint32_t v, int position) {
     constexpr PositionPlan kPlan = position_plan();
-    const int lane = threadIdx.x % 32, block = lane % 16, second = lane / 16;
-    const int down = block / args.across, across = block - down * args.across;
-    const int y = position / args.block_width, x = position - y * args.block_width;
+    const std::uint32_t from = shared + kPlan.rows +
+                               2 * (position * kTapPairs * 32 + threadIdx.x % 32);
 #pragma unroll
     for (int i = 0; i < kTapPairs; ++i) {
-      const int tap = 2 * i + second;
-      int to_y = y + tap / 3 - 1, to_x = x + tap % 3 - 1, to_down = down, to_across = across;
-      if (to_x < 0) to_x += args.block_width, --to_across;
-      if (to_x >= args.block_width) to_x -= args.block_width, ++to_across;
-      if (to_y < 0) to_y += args.block_height, --to_down;
-      if (to_y >= args.block_height) to_y -= args.block_height, ++to_down;
-      const bool inside = to_across >= 0 && to_across < args.across && to_down >= 0 &&
-                          to_down < args.down;
-      const int row = (to_y * args.block_width + to_x) * kPositionBlocks + to_down * args.across +
-                      to_across;
-      at[i] = tap == kTaps ? shared + kPlan.ones
-              : !inside    ? shared + kPlan.zeros
-                           : (row < kHalf ? va : vb) + row % kHalf * 128 + row % 8 * 16;
+      std::uint16_t entry;
+      asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(entry) : "r"(from + 64 * i) : "memory");
+      at[i] = entry % 2 == 0 ? v + entry : shared + kPlan.ones - 1 + entry;
     }
   }
 };
