@@ -42,14 +42,18 @@ struct PreparedShared {
   PlanData other;
 };
 
-// Which form of the forward by positions runs, until it has been measured on a GPU:
-// MHLA_DENSE_POSITIONS=after (the default), beside, or off.
-std::optional<Local> chosen_form() {
-  static const std::optional<Local> form = [] {
+// Which form of the forward by positions runs, until they have been measured on a GPU:
+// MHLA_DENSE_POSITIONS=after (the default), beside, three (warpgroups, for shared_position in
+// bf16), or off.
+std::optional<PositionForm> chosen_form() {
+  static const std::optional<PositionForm> form = [] {
     const char* text = std::getenv("MHLA_DENSE_POSITIONS");
     const std::string_view word = text ? text : "after";
-    if (word == "off") return std::optional<Local>();
-    return std::optional(word == "beside" ? Local::beside : Local::after);
+    std::optional<PositionForm> chosen;
+    if (word == "off") return chosen;
+    chosen = PositionForm{.local = word == "beside" ? Local::beside : Local::after,
+                          .warpgroups = word == "three" ? 3 : 2};
+    return chosen;
   }();
   return form;
 }
@@ -178,9 +182,10 @@ bool run_positions(const PlanData& data, const ForwardInputs& inputs, const Forw
   args.dense = dense;
   args.tap_weight = inputs.local.weight.data;
   args.tap_bias = inputs.local.bias.data;
-  const bool local = inputs.local.weight.defined();
-  launch_dense_position(data.problem.dtype, has_shared_rows(data.problem),
-                        local ? *chosen_form() : Local::none, args, stream);
+  PositionForm form = *chosen_form();
+  form.shared = has_shared_rows(data.problem);
+  if (!inputs.local.weight.defined()) form.local = Local::none;
+  launch_dense_position(data.problem.dtype, form, args, stream);
   return true;
 }
 

@@ -14,8 +14,10 @@ namespace mhla::cuda::sm90 {
 inline constexpr int kPositionBlocks = 16;  // rows of the mixing matrix, and of a warp
 inline constexpr int kPositions = 16;       // tokens of a block
 inline constexpr int kPositionQueueTiles = 8;
-inline constexpr int kPositionRegisters = 216;  // of a computing thread
-inline constexpr int kPositionLoaderRegisters = 72;
+// Two warpgroups compute, with both halves of the scores of a tile in registers, or three, with a
+// quarter of them twice. Registers of a thread that computes, and of one that loads.
+constexpr int position_registers(int warpgroups) { return warpgroups == 3 ? 160 : 224; }
+constexpr int position_loader_registers(int warpgroups) { return warpgroups == 3 ? 32 : 56; }
 
 // The local term is a 3 x 3 convolution. Its taps are multiplied two at a time, the tenth is the
 // bias, with ones.
@@ -26,19 +28,26 @@ inline constexpr int kTapStride = kTapPairs * 8 * 4 + 16;
 
 enum class Local { none, after, beside };  // the products of the outputs
 
+// What is computed, and in which of the forms that exist until one has been measured best.
+struct PositionForm {
+  bool shared = false;  // shared_position
+  Local local = Local::none;
+  int warpgroups = 2;
+};
+
 // Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
 // eight tiles of queries; a tile of outputs for each warpgroup.
 struct PositionPlan {
   int v, q, o, ones, zeros, taps, rows, barriers, bytes;
 };
 inline constexpr int kPositionBarriers = 5 * 4 + 2 * kPositionQueueTiles + 2 * 2;
-constexpr PositionPlan position_plan() {
+constexpr PositionPlan position_plan(int warpgroups) {
   constexpr int kWidth = 64, kHalfBytes = kHalf * kWidth * 2, kTileBytes = kTile * kWidth * 2;
   PositionPlan plan{};
   plan.v = 4 * kHalfBytes;
   plan.q = plan.v + 4 * kHalfBytes;
   plan.o = plan.q + kPositionQueueTiles * kTileBytes;
-  plan.ones = plan.o + 2 * kTileBytes;
+  plan.ones = plan.o + warpgroups * kTileBytes;
   plan.zeros = plan.ones + 2048;
   plan.taps = plan.zeros + 128;
   plan.rows = plan.taps + 2 * 8 * kTapStride;  // see TapRows
@@ -46,8 +55,8 @@ constexpr PositionPlan position_plan() {
   plan.bytes = plan.barriers + kPositionBarriers * 8;
   return plan;
 }
-static_assert(position_plan().bytes <= 227 * 1024);
-static_assert(position_plan().ones % 1024 == 0 && position_plan().barriers % 16 == 0);
+static_assert(position_plan(3).bytes <= 227 * 1024);
+static_assert(position_plan(2).ones % 1024 == 0 && position_plan(3).ones % 1024 == 0);
 
 // A tensor map has the axes column, block across, block down, token across, and one for all else,
 // along which a head, a picture and a line of the grid are so many steps apart.
@@ -73,10 +82,10 @@ bool serves_local(const Problem& problem, const std::array<std::int64_t, 3>& ker
 PositionArgs position_args(const Problem& problem, int processors);
 // Describes the tensors of a call; false where the copy engine cannot read them.
 bool position_tensors(PositionArgs& args, const ForwardInputs& inputs, const TensorView& o);
-void launch_dense_position(DType dtype, bool shared, Local local, const PositionArgs& args,
+void launch_dense_position(DType dtype, const PositionForm& form, const PositionArgs& args,
                            void* stream);
 // Compiled in dense_position_<type>.cu.
 template <typename T>
-void launch_position(bool shared, Local local, const PositionArgs& args, void* stream);
+void launch_position(const PositionForm& form, const PositionArgs& args, void* stream);
 
 }  // namespace mhla::cuda::sm90

@@ -21,9 +21,10 @@ struct PositionWeights {
                                         : 0.f;
     }
   }
-  __device__ __forceinline__ void apply(float (&s)[kHalf / 2]) const {
+  template <int kSize>
+  __device__ __forceinline__ void apply(float (&s)[kSize]) const {
 #pragma unroll
-    for (int i = 0; i < kHalf / 2; ++i) s[i] *= at[i / 2 % 2][i / 4 % 2][i % 2];
+    for (int i = 0; i < kSize; ++i) s[i] *= at[i / 2 % 2][i / 4 % 2][i % 2];
   }
 };
 
@@ -32,9 +33,10 @@ struct PositionWeights {
 struct OwnBlock {
   float sum[2][2] = {};  // [row of the two][column of the two]
 
-  __device__ __forceinline__ void add(const float (&s)[kHalf / 2]) {
+  template <int kSize>
+  __device__ __forceinline__ void add(const float (&s)[kSize]) {
 #pragma unroll
-    for (int group = 0; group < kHalf / 8; ++group) {
+    for (int group = 0; group < kSize / 4; ++group) {
       const int row = group % 2;  // columns of the upper eight blocks meet rows of these
       sum[row][0] += s[4 * group + 2 * row];
       sum[row][1] += s[4 * group + 2 * row + 1];
@@ -89,11 +91,12 @@ struct PositionOutputs {
   static constexpr int kColumns = kSums ? 72 : 64;
   float at[kColumns / 2];
 
-  template <bool kFirst>
-  __device__ __forceinline__ void issue(const std::uint32_t (&p)[kHalf / 16][4], std::uint32_t v,
+  // kSteps: of 16 keys
+  template <bool kFirst, int kSteps>
+  __device__ __forceinline__ void issue(const std::uint32_t (&p)[kSteps][4], std::uint32_t v,
                                         std::uint32_t ones) {
 #pragma unroll
-    for (int i = 0; i < kHalf / 16; ++i) {
+    for (int i = 0; i < kSteps; ++i) {
       using Tile = SwizzledTile<64>;
       const Operand tokens = kSums ? Tile::tokens_inner(v, i, ones) : Tile::tokens_inner(v, i);
       if (kFirst && i == 0) {
@@ -132,6 +135,22 @@ struct PositionOutputs {
   }
 };
 
+// Scores of 64 queries with 64 keys, and their rounding.
+template <typename T>
+__device__ __forceinline__ void issue_quarter_scores(float (&s)[32], const ShortQueries<T, 64>& q,
+                                                     std::uint32_t k) {
+  wgmma<T, 64, false, false>(s, q.step[0], SwizzledTile<64>::columns_inner(k, 0));
+#pragma unroll
+  for (int i = 1; i < 4; ++i) {
+    wgmma<T, 64, false, true>(s, q.step[i], SwizzledTile<64>::columns_inner(k, i));
+  }
+}
+template <typename T>
+__device__ __forceinline__ void round_quarter(std::uint32_t (&p)[4][4], const float (&s)[32]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
+}
+
 template <typename T>
 __device__ __forceinline__ void load_queries(ShortQueries<T, 64>& q, const PositionArgs& args,
                                              const ShortBuffer& buffer) {
@@ -145,7 +164,7 @@ __device__ __forceinline__ void load_queries(ShortQueries<T, 64>& q, const Posit
 // Row tiles of a head alternate between the two warpgroups; there are two or four.
 template <typename T, bool kShared, Local kLocal>
 __device__ __forceinline__ void compute_positions(const PositionArgs& args,
-                                                  const PositionShared& shared,
+                                                  const PositionShared<2>& shared,
                                                   const PositionWeights& weights) {
   constexpr bool kFit = std::is_same_v<T, f16>, kHasLocal = kLocal != Local::none;
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
@@ -162,7 +181,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
 
       // Scores of both halves. NOTE: the four slots of v are two pairs of neighbours.
-      const TapRows rows = kHasLocal ? TapRows(shared.base, va.at, position) : TapRows();
+      const TapRows rows = kHasLocal ? TapRows(shared, va.at, position) : TapRows();
       float a[kHalf / 2], b[kHalf / 2];
       if (!begun) ka.wait_full();
       wgmma_fence();
@@ -252,37 +271,148 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
   if (threadIdx.x % 32 == 0) store_wait_read();
 }
 
+// The same for three warpgroups, a quarter of the keys at a time: fewer registers, more warps to
+// wait for each other's products. Row tiles go round them across heads.
 template <typename T, bool kShared, Local kLocal>
-__global__ void __launch_bounds__(kShortThreads, 1)
+__device__ __forceinline__ void compute_quarters(const PositionArgs& args,
+                                                 const PositionShared<3>& shared,
+                                                 const PositionWeights& weights) {
+  static_assert(std::is_same_v<T, bf16>);  // f16 fits all scores of a row before it rounds them
+  constexpr bool kHasLocal = kLocal != Local::none;
+  const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
+  const std::uint32_t ones = shared.base + shared.kPlan.ones;
+  const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
+  for (ShortWork work(args); !work.done(); work.next()) {
+    const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
+    const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
+    const auto taps = shared.taps(work.half / 2);
+    const int tiles = work.tiles(), begin = (warpgroup - work.tile % 3 + 3) % 3;
+    if (begin >= tiles) {
+      for (const ShortBuffer& each : {ka, kb, va, vb}) {
+        each.wait_full();
+        release(each.empty);
+      }
+      if constexpr (kHasLocal) {
+        taps.wait_full();
+        release(taps.empty);
+      }
+      continue;
+    }
+    for (int tile = begin; tile < tiles; tile += 3) {
+      const bool begun = tile != begin, last = tile + 3 >= tiles;
+      const int position = work.row() / kPositionBlocks + tile * 4 + warp;
+      ShortQueries<T, 64> q;
+      load_queries(q, args, shared.q(work.tile + tile));
+      const TapRows rows = kHasLocal ? TapRows(shared, va.at, position) : TapRows();
+      OwnBlock own;
+      PositionOutputs<T, !kShared> o;
+      const auto weigh = [&](float (&s)[32]) {
+        if constexpr (!kShared) return weights.apply(s);
+        own.add(s);
+        own.after(weights, args.grid >> 30).apply(s);
+      };
+      TapPair<T> pair;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const ShortBuffer& k = half == 0 ? ka : kb;
+        const ShortBuffer& v = half == 0 ? va : vb;
+        float a[32], b[32];
+        std::uint32_t p[4][4], p2[4][4];
+        if (!begun) k.wait_full();
+        wgmma_fence();
+        issue_quarter_scores<T>(a, q, k.at);
+        wgmma_commit();
+        issue_quarter_scores<T>(b, q, k.at + shared.kTileBytes);
+        wgmma_commit();
+        if (!begun) v.wait_full();
+        wgmma_wait<1>();
+        weigh(a);
+        round_quarter<T>(p, a);
+        wgmma_fence();
+        if (half == 0) {
+          o.template issue<true>(p, v.at, ones);
+        } else {
+          o.template issue<false>(p, v.at, ones);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+        weigh(b);
+        if (last) release(k.empty);
+        round_quarter<T>(p2, b);
+        if (kHasLocal && half == 1) {
+          if (!begun) taps.wait_full();
+          pair.load(rows.at[0], taps.at, 0);
+        }
+        wgmma_fence();
+        o.template issue<false>(p2, v.at + shared.kTileBytes, ones);
+        wgmma_commit();
+        if (half == 0) wgmma_wait<1>();  // frees the registers of p
+      }
+      float factor[2];
+      const float fit[2] = {1.f, 1.f};
+      if constexpr (kShared) own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
+      wgmma_wait<0>();
+      if (!kHasLocal && last) {
+        release(va.empty);
+        release(vb.empty);
+      }
+      if constexpr (!kShared) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) factor[i] = row_factor(args.dense, o.at[32 + 2 * i], 1.f);
+      }
+      o.scale(factor);
+      if constexpr (kHasLocal) add_local<T>(o.at, pair, rows, taps.at);
+      o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
+      // NOTE: the outputs are stored, so that values and taps have been read.
+      if (kHasLocal && last) {
+        release(va.empty);
+        release(vb.empty);
+        release(taps.empty);
+      }
+    }
+  }
+  if (threadIdx.x % 32 == 0) store_wait_read();
+}
+
+template <typename T, bool kShared, Local kLocal, int kWarpgroups>
+__global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
     dense_position_kernel(const __grid_constant__ PositionArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const PositionShared shared{ptx::shared_address(memory)};
-  if (warpgroup_index() == 2) {
-    if (threadIdx.x == 256) shared.init_barriers();
+  using Shared = PositionShared<kWarpgroups>;
+  constexpr bool kHasLocal = kLocal != Local::none;
+  constexpr int kThreads = 128 * kWarpgroups;  // that compute
+  const Shared shared{ptx::shared_address(memory)};
+  const int thread = static_cast<int>(threadIdx.x);
+  if (warpgroup_index() == kWarpgroups) {
+    if (thread == kThreads) shared.init_barriers();
     __syncthreads();
-    give_registers<kPositionLoaderRegisters>();
-    constexpr bool kHasLocal = kLocal != Local::none;
-    if (threadIdx.x / 32 == 8) {
-      if (threadIdx.x % 32 == 0) PositionCopies(args, shared).run();
+    give_registers<position_loader_registers(kWarpgroups)>();
+    const int mapping = thread - kThreads - 32;
+    if (mapping < 0) {
+      if (thread == kThreads) PositionCopies<Shared>(args, shared).run();
     } else if (args.dense.feature == Feature::elu1) {
       prepare_positions<kHasLocal>(
-          args, shared, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
+          args, shared, mapping, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
     } else {
-      prepare_positions<kHasLocal>(args, shared, PairMap<T>(args.dense.feature));
+      prepare_positions<kHasLocal>(args, shared, mapping, PairMap<T>(args.dense.feature));
     }
     return;
   }
   const PositionWeights weights(args.dense);
   __syncthreads();
-  take_registers<kPositionRegisters>();
+  take_registers<position_registers(kWarpgroups)>();
   const std::uint32_t one = std::is_same_v<T, bf16> ? 0x3f803f80u : 0x3c003c00u;
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < 2048 + 128; i += 4 * 256) {
-    store_float(shared.base + shared.kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
+  for (int i = 4 * thread; i < 2048 + 128; i += 4 * kThreads) {
+    store_float(shared.base + Shared::kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
   }
-  if constexpr (kLocal != Local::none) write_tap_rows(args, shared.base);
+  if constexpr (kHasLocal) write_tap_rows<kWarpgroups>(args, shared.base);
   fence_async();
-  ptx::sync_warps(1, 256);
-  compute_positions<T, kShared, kLocal>(args, shared, weights);
+  ptx::sync_warps(1, kThreads);
+  if constexpr (kWarpgroups == 2) {
+    compute_positions<T, kShared, kLocal>(args, shared, weights);
+  } else {
+    compute_quarters<T, kShared, kLocal>(args, shared, weights);
+  }
 }
 
 }  // namespace mhla::cuda::sm90

@@ -8,9 +8,11 @@
 namespace mhla::cuda::sm90 {
 
 // Shared memory as 32-bit addresses; rings as in ShortShared.
+template <int kWarpgroups>
 struct PositionShared {
-  static constexpr PositionPlan kPlan = position_plan();
+  static constexpr PositionPlan kPlan = position_plan(kWarpgroups);
   static constexpr int kHalfBytes = kHalf * 64 * 2, kTileBytes = kTile * 64 * 2;
+  static constexpr int kMapBatch = kWarpgroups == 3 ? 2 : 4;  // as registers allow
   using Buffer = ShortBuffer;
   std::uint32_t base;
 
@@ -39,13 +41,13 @@ struct PositionShared {
     constexpr int kWarps = 4;  // of a warpgroup
     init(0, 4, 1);
     init(4, 4, kMapWarps);
-    init(8, 4, 2 * kWarps);
+    init(8, 4, kWarpgroups * kWarps);
     init(12, 4, 1);
-    init(16, 4, 2 * kWarps);
+    init(16, 4, kWarpgroups * kWarps);
     init(20, kPositionQueueTiles, 1);
     init(20 + kPositionQueueTiles, kPositionQueueTiles, kWarps);
     init(kTapBarrier, 2, kMapWarps);
-    init(kTapBarrier + 2, 2, 2 * kWarps);
+    init(kTapBarrier + 2, 2, kWarpgroups * kWarps);
     fence_barrier_init();
   }
 
@@ -92,9 +94,10 @@ __device__ __forceinline__ void store_position(const CUtensorMap& map, const Pos
       : "memory");
 }
 
+template <typename Shared>
 class PositionCopies {
  public:
-  __device__ PositionCopies(const PositionArgs& args, const PositionShared& shared)
+  __device__ PositionCopies(const PositionArgs& args, const Shared& shared)
       : args_(args), shared_(shared), work_(args) {}
 
   // In the order in which the products need them.
@@ -114,15 +117,14 @@ class PositionCopies {
   __device__ void rows(int tile) const {
     const auto buffer = shared_.q(work_.tile + tile);
     buffer.wait_empty();
-    arrive_and_expect(buffer.landed, PositionShared::kTileBytes);
+    arrive_and_expect(buffer.landed, Shared::kTileBytes);
     box(0, buffer.at, work_.row() + tile * kTile, buffer.landed);
   }
   __device__ void half(int tensor, const ShortBuffer& buffer, int which) const {
     buffer.wait_empty();
-    arrive_and_expect(buffer.landed, PositionShared::kHalfBytes);
+    arrive_and_expect(buffer.landed, Shared::kHalfBytes);
     for (int i = 0; i < kHalf / kTile; ++i) {
-      box(tensor, buffer.at + i * PositionShared::kTileBytes, which * kHalf + i * kTile,
-          buffer.landed);
+      box(tensor, buffer.at + i * Shared::kTileBytes, which * kHalf + i * kTile, buffer.landed);
     }
   }
   __device__ void box(int tensor, std::uint32_t to, int row, std::uint32_t barrier) const {
@@ -131,58 +133,47 @@ class PositionCopies {
   }
 
   const PositionArgs& args_;
-  const PositionShared& shared_;
+  const Shared& shared_;
   ShortWork work_;
 };
 
-// The taps of a head on their way to shared memory: a word holds two taps of a channel.
-class TapWords {
- public:
-  __device__ __forceinline__ void load(const PositionArgs& args, int head, int thread) {
-    const int width = args.dense.dv;
-    const auto* weight = static_cast<const std::uint16_t*>(args.tap_weight) + head * width * kTaps;
-    const auto* bias = static_cast<const std::uint16_t*>(args.tap_bias);
-#pragma unroll
-    for (int n = 0; n < kWords; ++n) {
-      const int at = thread + n * kThreads, channel = at % 64, tap = at / 64 * 2;
-      word_[n] = 0;
-      if (tap >= 2 * kTapPairs || channel >= width) continue;
-      word_[n] = __ldg(weight + channel * kTaps + tap);
-      if (tap + 1 < kTaps) {
-        word_[n] |= static_cast<std::uint32_t>(__ldg(weight + channel * kTaps + tap + 1)) << 16;
+// The taps of a head to shared memory: a word holds two taps of a channel.
+__device__ __forceinline__ void copy_taps(const PositionArgs& args, int head, std::uint32_t to,
+                                          int thread) {
+  const int width = args.dense.dv;
+  const auto* weight = static_cast<const std::uint16_t*>(args.tap_weight) + head * width * kTaps;
+  const auto* bias = static_cast<const std::uint16_t*>(args.tap_bias);
+#pragma unroll 1
+  for (int n = thread; n < kTapPairs * 64; n += 32 * kMapWarps) {
+    const int channel = n % 64, pair = n / 64;
+    std::uint32_t low = 0, high = 0;
+    if (channel < width) {
+      const std::uint16_t* from = weight + channel * kTaps + 2 * pair;
+      low = __ldg(from);
+      if (pair + 1 < kTapPairs) {
+        high = __ldg(from + 1);
       } else if (bias != nullptr) {
-        word_[n] |= static_cast<std::uint32_t>(__ldg(bias + head * width + channel)) << 16;
+        high = __ldg(bias + head * width + channel);
       }
     }
+    store_float(to + channel % 8 * kTapStride + (pair * 8 + channel / 8) * 4,
+                __uint_as_float(low | high << 16));
   }
-  __device__ __forceinline__ void store(std::uint32_t to, int thread) const {
-#pragma unroll
-    for (int n = 0; n < kWords; ++n) {
-      const int at = thread + n * kThreads, channel = at % 64, pair = at / 64;
-      if (pair >= kTapPairs) break;
-      store_float(to + channel % 8 * kTapStride + (pair * 8 + channel / 8) * 4,
-                  __uint_as_float(word_[n]));
-    }
-  }
+}
 
- private:
-  static constexpr int kThreads = 32 * kMapWarps;
-  static constexpr int kWords = (kTapPairs * 64 + kThreads - 1) / kThreads;
-  std::uint32_t word_[kWords];
-};
-
-template <bool kLocal, typename Map>
-__device__ __forceinline__ void prepare_positions(const PositionArgs& args,
-                                                  const PositionShared& shared, const Map& map) {
-  const int thread = static_cast<int>(threadIdx.x) - (kShortThreads - 32 * kMapWarps);
+// thread: of the three warps.
+template <bool kLocal, typename Shared, typename Map>
+__device__ __forceinline__ void prepare_positions(const PositionArgs& args, const Shared& shared,
+                                                  int thread, const Map& map) {
   for (ShortWork work(args); !work.done(); work.next()) {
-    TapWords words;
-    if constexpr (kLocal) words.load(args, work.head, thread);
-    for (int half = 0; half < 2; ++half) map_half<64>(shared.k(work.half + half), thread, map);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      map_half<64, Shared::kMapBatch>(shared.k(work.half + half), thread, map);
+    }
     if constexpr (kLocal) {
       const auto taps = shared.taps(work.half / 2);
       taps.wait_empty();
-      words.store(taps.at, thread);
+      copy_taps(args, work.head, taps.at, thread);
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(taps.full);
     }

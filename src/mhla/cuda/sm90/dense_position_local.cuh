@@ -15,10 +15,12 @@ namespace mhla::cuda::sm90 {
 // Where a lane's rows of v lie for the five pairs of taps: lanes 0 to 15 name the 16 rows of the
 // first tap of a pair, the others those of the second. Bytes from the head's first row of v, or,
 // with the lowest bit set, from the rows of ones. Written once, [position][pair][lane].
-// By 256 threads.
+// By the warps that compute.
+template <int kWarpgroups>
 __device__ __forceinline__ void write_tap_rows(const PositionArgs& args, std::uint32_t shared) {
-  constexpr PositionPlan kPlan = position_plan();
-  for (int n = static_cast<int>(threadIdx.x); n < kPositions * kTapPairs * 32; n += 256) {
+  constexpr PositionPlan kPlan = position_plan(kWarpgroups);
+  constexpr int kThreads = 128 * kWarpgroups;
+  for (int n = static_cast<int>(threadIdx.x); n < kPositions * kTapPairs * 32; n += kThreads) {
     const int lane = n % 32, pair = n / 32 % kTapPairs, position = n / 32 / kTapPairs;
     const int tap = 2 * pair + lane / 16, block = lane % 16;
     int down = block / args.across, across = block - down * args.across;
@@ -45,15 +47,16 @@ struct TapRows {
 
   TapRows() = default;
   // v: both halves, one behind the other; position: of the warp's tokens.
-  __device__ __forceinline__ TapRows(std::uint32_t shared, std::uint32_t v, int position) {
-    constexpr PositionPlan kPlan = position_plan();
-    const std::uint32_t from = shared + kPlan.rows +
+  template <typename Shared>
+  __device__ __forceinline__ TapRows(const Shared& shared, std::uint32_t v, int position) {
+    constexpr PositionPlan kPlan = Shared::kPlan;
+    const std::uint32_t from = shared.base + kPlan.rows +
                                2 * (position * kTapPairs * 32 + threadIdx.x % 32);
 #pragma unroll
     for (int i = 0; i < kTapPairs; ++i) {
       std::uint16_t entry;
       asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(entry) : "r"(from + 64 * i) : "memory");
-      at[i] = entry % 2 == 0 ? v + entry : shared + kPlan.ones - 1 + entry;
+      at[i] = entry % 2 == 0 ? v + entry : shared.base + kPlan.ones - 1 + entry;
     }
   }
 };

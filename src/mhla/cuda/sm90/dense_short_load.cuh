@@ -161,11 +161,12 @@ class ShortCopies {
   ShortWork work_;
 };
 
-// phi in place on half of the keys of a head once it has landed, by three of the four loading warps;
-// the order of the bytes does not matter. NOTE: columns past dk become phi(0), and meet zeros of q.
-template <int D, typename Map>
+// phi in place on half of the keys of a head once it has landed, by three of the four loading
+// warps; the order of the bytes does not matter. kBatch: loads in flight, of four registers each.
+// NOTE: columns past dk become phi(0), and meet zeros of q.
+template <int D, int kBatch = 4, typename Map>
 __device__ __forceinline__ void map_half(const ShortBuffer& buffer, int thread, const Map& map) {
-  constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8, kBatch = 4;
+  constexpr int kThreads = 32 * kMapWarps, kChunks = kHalf * D / 8;
   barrier_wait(buffer.landed, buffer.parity);
   for (int first = thread; first < kChunks; first += kBatch * kThreads) {
     std::uint32_t w[kBatch][4];
