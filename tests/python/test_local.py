@@ -89,7 +89,8 @@ def test_gradients_pass_through_both_terms(device):
     torch.manual_seed(2)
     layout, heads, width = FORMS["4x4"], 2, 64
     dtype = torch.float64 if device == "cpu" else torch.bfloat16
-    leaves = [*leaf("dense", 2, 256, heads, width, dtype, device), torch.rand(16, 16, device=device),
+    mixing = torch.rand(16, 16, device=device, dtype=torch.float64 if device == "cpu" else torch.float32)
+    leaves = [*leaf("dense", 2, 256, heads, width, dtype, device), mixing,
               torch.randn(heads * width, 1, 3, 3, device=device).to(dtype),
               torch.randn(heads * width, device=device).to(dtype)]  # fmt: skip
     ours = [x.clone().requires_grad_() for x in leaves]
