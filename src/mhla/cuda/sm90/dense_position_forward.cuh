@@ -161,6 +161,12 @@ __device__ __forceinline__ void load_queries(ShortQueries<T, 64>& q, const Posit
   release(buffer.empty + (q.all_bits() & static_cast<std::uint32_t>(args.grid >> 30)));
 }
 
+// Row tiles that this thread block computes.
+__device__ __forceinline__ int all_tiles(const PositionArgs& args) {
+  return ((args.items - 1 - static_cast<int>(blockIdx.x)) / args.grid + 1) *
+         (args.split_rows / kTile);
+}
+
 // Row tiles of a head alternate between the two warpgroups; there are two or four.
 template <typename T, bool kShared, Local kLocal>
 __device__ __forceinline__ void compute_positions(const PositionArgs& args,
@@ -170,12 +176,13 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
+  const int end = all_tiles(args);
+  ShortQueries<T, 64> q;
+  load_queries(q, args, shared.q(warpgroup));
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
     const auto taps = shared.taps(work.half / 2);
-    ShortQueries<T, 64> q;
-    load_queries(q, args, shared.q(work.tile + warpgroup));
     for (int tile = warpgroup; tile < work.tiles(); tile += 2) {
       const bool begun = tile >= 2, last = tile + 2 >= work.tiles();
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
@@ -237,7 +244,8 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       if constexpr (kShared) {
         own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
       }
-      if (!last) load_queries(q, args, shared.q(work.tile + tile + 2));
+      const int next = work.tile + tile + 2;  // in this head or the next
+      if (next < end) load_queries(q, args, shared.q(next));
       float local[32] = {};
       if constexpr (kLocal == Local::beside) add_local<T>(local, pair, rows, taps.at);
       wgmma_wait<0>();
@@ -282,6 +290,9 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
+  const int end = all_tiles(args);
+  ShortQueries<T, 64> q;
+  if (warpgroup < end) load_queries(q, args, shared.q(warpgroup));
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
@@ -301,8 +312,6 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
     for (int tile = begin; tile < tiles; tile += 3) {
       const bool begun = tile != begin, last = tile + 3 >= tiles;
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
-      ShortQueries<T, 64> q;
-      load_queries(q, args, shared.q(work.tile + tile));
       const TapRows rows = kHasLocal ? TapRows(shared, va.at, position) : TapRows();
       OwnBlock own;
       PositionOutputs<T, !kShared> o;
@@ -351,6 +360,8 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       float factor[2];
       const float fit[2] = {1.f, 1.f};
       if constexpr (kShared) own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
+      const int next = work.tile + tile + 3;  // in this head or another
+      if (next < end) load_queries(q, args, shared.q(next));
       wgmma_wait<0>();
       if (!kHasLocal && last) {
         release(va.empty);
