@@ -89,6 +89,11 @@ def main() -> None:
         rows[f"{normalizer}: operator, then convolution"] = lambda n=normalizer: apart(n)
     for name, run in rows.items():
         print(f"  {microseconds(captured(run)):8.1f} us  {name}")
+    # Tensors that the copy engine cannot gather would go to the kernels before: see who ran.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        both("shared_position")
+        torch.cuda.synchronize()
+    print("kernels:", ", ".join(sorted({e.key[:70] for e in profile.key_averages() if "kernel" in e.key})))
     print(mhla.explain(q, k, v, mixing, layout=layout, normalizer="shared_position").split("chosen")[1].split("\n")[0])
 
 
