@@ -165,6 +165,7 @@ __device__ __forceinline__ void copy_taps(const PositionArgs& args, int head, st
 template <bool kLocal, typename Shared, typename Map>
 __device__ __forceinline__ void prepare_positions(const PositionArgs& args, const Shared& shared,
                                                   int thread, const Map& map) {
+  int held[2] = {-1, -1};  // heads whose taps lie in the two buffers: often the same ones again
   for (ShortWork work(args); !work.done(); work.next()) {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
@@ -173,7 +174,9 @@ __device__ __forceinline__ void prepare_positions(const PositionArgs& args, cons
     if constexpr (kLocal) {
       const auto taps = shared.taps(work.half / 2);
       taps.wait_empty();
-      copy_taps(args, work.head, taps.at, thread);
+      const bool odd = work.half / 2 % 2 != 0;
+      if ((odd ? held[1] : held[0]) != work.head) copy_taps(args, work.head, taps.at, thread);
+      (odd ? held[1] : held[0]) = work.head;
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(taps.full);
     }
