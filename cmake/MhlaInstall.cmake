@@ -9,6 +9,14 @@ install(TARGETS ${libraries} EXPORT mhla-targets)
 if(TARGET mhla_program)
   install(TARGETS mhla_program)
 endif()
+# What the program loads when a command needs LibTorch, which stays where it was found.
+foreach(module mhla_torch mhla_train mhla_bench_torch mhla_bench_models)
+  if(TARGET ${module} AND TARGET mhla_program)
+    # NOTE: INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the source tree, as .venv does.
+    set_property(TARGET ${module} APPEND PROPERTY INSTALL_RPATH "$ORIGIN" $<TARGET_FILE_DIR:torch>)
+    install(TARGETS ${module} LIBRARY DESTINATION lib/mhla OPTIONAL)
+  endif()
+endforeach()
 # Depth is privacy: only the headers at the top are public.
 install(DIRECTORY src/mhla/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla
         FILES_MATCHING PATTERN "*.h"

@@ -12,10 +12,14 @@ void* module_symbol(const char* file, const char* symbol, const char* where, con
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  const fs::path module = program.parent_path() / file;
+  fs::path module = program.parent_path() / file;
+  if (!fs::exists(module, ignored)) {  // installed
+    module = (program.parent_path() / "../lib/mhla" / file).lexically_normal();
+  }
   if (!fs::exists(module, ignored)) {
-    fail(ErrorCode::unsupported, where, asked, ": this build is without LibTorch (no ",
-         module.string(), "): configure with -DMHLA_TORCH=ON -DMHLA_PYTHON=PYTHON, a Python that ",
+    fail(ErrorCode::unsupported, where, asked, ": this program was built without LibTorch (no ",
+         file, " beside it or in ", module.parent_path().string(),
+         "): configure with -DMHLA_TORCH=ON -DMHLA_PYTHON=PYTHON, a Python that ",
          "has torch, and build again");
   }
   // Never closed: LibTorch's threads and the functions we keep live in it.

@@ -4,8 +4,8 @@
 
 namespace mhla::cli {
 
-// The function `symbol` of the module `file`, which lies beside the program. `where`: a string
-// literal, of the error; `asked`: what the user typed.
+// The function `symbol` of the module `file`, which lies beside the program or, installed, in
+// ../lib/mhla. `where`: a string literal, of the error; `asked`: what the user typed.
 void* module_symbol(const char* file, const char* symbol, const char* where, const char* asked);
 
 template <typename Function>

@@ -16,6 +16,14 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${example} -B ${work} -G ${GENERATOR
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${work} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${work}/example COMMAND_ERROR_IS_FATAL ANY)
 
+# The installed program finds what needs LibTorch.
+unset(ENV{MHLA_TORCH_LIBRARY})
+if(EXISTS ${prefix}/lib/mhla/mhla_train.so)
+  execute_process(COMMAND ${prefix}/bin/mhla info --model tiny-deit OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${prefix}/bin/mhla train ${SOURCE}/configs/tiny.yaml --print-config
+    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
 find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
 execute_process(COMMAND ${PKG_CONFIG} --cflags --libs mhla
