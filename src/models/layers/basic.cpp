@@ -109,8 +109,7 @@ Tensor patch_tokens(const ConvLayer& patches, const Tensor& x) {
 }
 
 Tensor pointwise(const ConvLayer& layer, const Tensor& x) {
-  return at::linear(x, layer.weight.flatten(1),
-                    layer.bias.defined() ? std::optional(layer.bias) : std::nullopt);
+  return nn::functional::linear(x, layer.weight.flatten(1), layer.bias);
 }
 
 Tensor drop_path(const Tensor& branch, double rate, bool training) {

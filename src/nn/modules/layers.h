@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/cloneable.h>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "mhla/error.h"
+#include "nn/functional/linear.h"
 #include "nn/functional/norms.h"
 #include "nn/modules/creation.h"
 
@@ -38,9 +38,7 @@ class LinearLayer : public torch::nn::Cloneable<LinearLayer> {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
     if (bias_) bias.uniform_(-bound, bound);
   }
-  at::Tensor forward(const at::Tensor& x) const {
-    return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
-  }
+  at::Tensor forward(const at::Tensor& x) const { return functional::linear(x, weight, bias); }
 
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out], undefined without
