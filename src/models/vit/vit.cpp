@@ -147,8 +147,10 @@ Tensor Vit::features(const Tensor& pixels) {
   }
   const Tensor positions = grid == place_.grid ? pos_embed_
                                                : resize_positions(pos_embed_, place_.grid, grid);
-  Residual x(tokens);
-  x.add(positions.expand_as(tokens));
+  // Under autocast tokens are narrower than the sum, which the kernel of sum and norm refuses.
+  const bool alike = tokens.scalar_type() == positions.scalar_type();
+  Residual x(alike ? tokens : tokens + positions);
+  if (alike) x.add(positions.expand_as(tokens));
   for (const auto& block : *blocks_) {
     block->attention().set_grid(grid);
     recompute_block(x, {}, [block](Residual& y, const auto&) { block->forward(y); });

@@ -161,10 +161,12 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     variable_list results(10);  // as many as forward has arguments
     results[0] = d_x, results[1] = d_branch;
     if (!sums.defined()) return results;
-    const auto all = sums.sum(2).unbind(0);  // each [B, C]: of d_out, with normed x, with branch
+    // Of d_out, with normed x, with branch: each [B, C] where samples matter, else [C].
+    const bool by_sample = to_gate || to_shift || scale.defined();
+    const auto all = (by_sample ? sums.sum(2) : sums.sum({1, 2})).unbind(0);
     const auto like = [](const Tensor& d, const Tensor& of) { return d.to(of.scalar_type()); };
     const auto steered = [&](const Tensor& d) {
-      return (scale.defined() ? d * (1 + scale) : d).sum(0);
+      return by_sample ? (scale.defined() ? d * (1 + scale) : d).sum(0) : d;
     };
     if (to_gate) results[2] = like(all[2], gate);
     if (to_weight) results[3] = like(steered(all[1]), weight);
