@@ -2,11 +2,10 @@
 """The operator and the convolution of v beside it, in one call and in two, against softmax.
 
 Checked first, then timed: microseconds of one forward at DiT-S/2's shape at 256 px (a layer of the
-authors' DiT), bf16, q, k and v slices of one projection. MHLA_DENSE_POSITIONS chooses the form.
+authors' DiT), bf16, q, k and v slices of one projection.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -79,8 +78,7 @@ def main() -> None:
         error = ((got - truth).norm() / truth.norm()).item()
         if not error < 4e-3:
             sys.exit(f"{normalizer}: wrong, off by {error:.2e}")
-    print("form", os.environ.get("MHLA_DENSE_POSITIONS", "after (default)"), "batch", batch, "heads", heads,
-          arguments.dtype)  # fmt: skip
+    print("batch", batch, "heads", heads, arguments.dtype)
     copy = torch.empty_like(q.contiguous())
     rows = {"copy of q (reads and writes it once)": lambda: copy.copy_(q), "softmax, cuDNN": softmax}
     for normalizer in ("shared_position", "exact"):

@@ -1,7 +1,5 @@
 // The implementation "cuda.dense": scores in tiles on the chip, for short sequences on Hopper.
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
@@ -41,23 +39,6 @@ struct PreparedShared {
   bool in_kernel;  // the forward makes the row factors itself
   PlanData other;
 };
-
-// Which form of the forward by positions runs, until they have been measured on a GPU:
-// MHLA_DENSE_POSITIONS=after (the default), beside, three (warpgroups, for shared_position in
-// bf16), or off.
-std::optional<PositionForm> chosen_form() {
-  static const std::optional<PositionForm> form = [] {
-    const char* text = std::getenv("MHLA_DENSE_POSITIONS");
-    const std::string_view word = text ? text : "after";
-    std::optional<PositionForm> chosen;
-    if (word == "off") return chosen;
-    chosen = PositionForm{.local = word == "beside" ? Local::beside : Local::after,
-                          .warpgroups = word == "three" ? 3 : 2};
-    return chosen;
-  }();
-  return form;
-}
-bool by_positions(const Problem& problem) { return chosen_form() && serves_positions(problem); }
 
 struct Prepared {
   DensePlan plan;
@@ -182,15 +163,8 @@ bool run_positions(const PlanData& data, const ForwardInputs& inputs, const Forw
   args.dense = dense;
   args.tap_weight = inputs.local.weight.data;
   args.tap_bias = inputs.local.bias.data;
-  PositionForm form = *chosen_form();
-  form.shared = has_shared_rows(data.problem);
-  if (!inputs.local.weight.defined()) form.local = Local::none;
-  launch_dense_position(data.problem.dtype, form, args, stream);
+  launch_dense_position(data.problem.dtype, has_shared_rows(data.problem), args, stream);
   return true;
-}
-
-bool adds_local(const Problem& problem, const std::array<std::int64_t, 3>& kernel) {
-  return by_positions(problem) && serves_local(problem, kernel);
 }
 
 // The local term after kernels that lack it, in place.
@@ -282,7 +256,7 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
     shared = PreparedShared{std::move(rows), std::move(tokens), in_kernel, std::move(other)};
   }
   std::optional<PositionArgs> positions;
-  if (by_positions(problem)) positions = position_args(problem, plan.processors);
+  if (serves_positions(problem)) positions = position_args(problem, plan.processors);
   return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(tables), std::move(whole),
                                              std::move(forward), std::move(shared),
                                              std::move(positions)});
@@ -468,14 +442,14 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
 
 std::string kernels(const Problem& problem) {
   const DensePlan plan = dense_plan(problem);
-  const bool positions = by_positions(problem);
+  const bool positions = serves_positions(problem);
   std::string text = positions ? "forward of whole heads by positions where tensors allow "
                                  "(dense_position)"
                      : short_width(problem) > 0
                          ? "forward of whole heads by the copy engine where tensors allow "
                            "(dense_short)"
                          : "forward in tiles (dense_forward)";
-  if (adds_local(problem, {1, 3, 3})) text += ", with a 3 x 3 local term if asked";
+  if (serves_local(problem, {1, 3, 3})) text += ", with a 3 x 3 local term if asked";
   text += whole_plan(problem, plan.processors) ? ", backward of whole heads (dense_whole)"
                                                : ", backward by queries and by keys";
   if (!has_shared_rows(problem)) return text;
@@ -494,7 +468,7 @@ constexpr Implementation kDense{.name = "cuda.dense",
                                 .backward = backward,
                                 .prepare = prepare,
                                 .kernels = kernels,
-                                .adds_local = adds_local};
+                                .adds_local = serves_local};
 
 }  // namespace
 

@@ -75,10 +75,9 @@ bool position_tensors(PositionArgs& args, const ForwardInputs& inputs, const Ten
   return true;
 }
 
-void launch_dense_position(DType dtype, const PositionForm& form, const PositionArgs& args,
-                           void* stream) {
-  if (dtype == DType::bf16) return launch_position<bf16>(form, args, stream);
-  if (dtype == DType::f16) return launch_position<f16>(form, args, stream);
+void launch_dense_position(DType dtype, bool shared, const PositionArgs& args, void* stream) {
+  if (dtype == DType::bf16) return launch_position<bf16>(shared, args, stream);
+  if (dtype == DType::f16) return launch_position<f16>(shared, args, stream);
   fail(ErrorCode::internal, "cuda.dense", "no forward by positions for ", name(dtype));
 }
 

@@ -14,8 +14,11 @@ namespace mhla::cuda::sm90 {
 inline constexpr int kPositionBlocks = 16;  // rows of the mixing matrix, and of a warp
 inline constexpr int kPositions = 16;       // tokens of a block
 inline constexpr int kPositionQueueTiles = 8;
-// Two warpgroups compute, with both halves of the scores of a tile in registers, or three, with a
-// quarter of them twice. Registers of a thread that computes, and of one that loads.
+// Three warpgroups compute, with a quarter of a tile's scores in registers twice, in bf16 under
+// shared_position: row sums of other normalisers take four registers too many, and f16 fits all
+// scores of a row before it rounds them. These have two, with both halves of the scores.
+constexpr int position_warpgroups(bool bf16, bool shared) { return bf16 && shared ? 3 : 2; }
+// Registers of a thread that computes, and of one that loads.
 constexpr int position_registers(int warpgroups) { return warpgroups == 3 ? 160 : 224; }
 constexpr int position_loader_registers(int warpgroups) { return warpgroups == 3 ? 32 : 56; }
 
@@ -25,15 +28,6 @@ inline constexpr int kTaps = 9, kTapPairs = 5;
 // Bytes of the taps of one channel in eight: a word for every pair and group of eight channels, and
 // 16 bytes more, so that 16-byte loads of eight channels meet different banks.
 inline constexpr int kTapStride = kTapPairs * 8 * 4 + 16;
-
-enum class Local { none, after, beside };  // the products of the outputs
-
-// What is computed, and in which of the forms that exist until one has been measured best.
-struct PositionForm {
-  bool shared = false;  // shared_position
-  Local local = Local::none;
-  int warpgroups = 2;
-};
 
 // Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
 // eight tiles of queries; a tile of outputs for each warpgroup.
@@ -82,10 +76,10 @@ bool serves_local(const Problem& problem, const std::array<std::int64_t, 3>& ker
 PositionArgs position_args(const Problem& problem, int processors);
 // Describes the tensors of a call; false where the copy engine cannot read them.
 bool position_tensors(PositionArgs& args, const ForwardInputs& inputs, const TensorView& o);
-void launch_dense_position(DType dtype, const PositionForm& form, const PositionArgs& args,
-                           void* stream);
+// shared: shared_position.
+void launch_dense_position(DType dtype, bool shared, const PositionArgs& args, void* stream);
 // Compiled in dense_position_<type>.cu.
 template <typename T>
-void launch_position(const PositionForm& form, const PositionArgs& args, void* stream);
+void launch_position(bool shared, const PositionArgs& args, void* stream);
 
 }  // namespace mhla::cuda::sm90

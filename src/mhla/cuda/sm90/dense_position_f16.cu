@@ -3,6 +3,6 @@
 
 namespace mhla::cuda::sm90 {
 
-template void launch_position<f16>(const PositionForm&, const PositionArgs&, void*);
+template void launch_position<f16>(bool, const PositionArgs&, void*);
 
 }  // namespace mhla::cuda::sm90

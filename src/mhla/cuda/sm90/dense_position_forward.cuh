@@ -7,11 +7,11 @@
 namespace mhla::cuda::sm90 {
 
 // Row tiles of a head alternate between the two warpgroups; there are two or four.
-template <typename T, bool kShared, Local kLocal>
+template <typename T, bool kShared, bool kLocal>
 __device__ __forceinline__ void compute_positions(const PositionArgs& args,
                                                   const PositionShared<2>& shared,
                                                   const PositionWeights& weights) {
-  constexpr bool kFit = std::is_same_v<T, f16>, kHasLocal = kLocal != Local::none;
+  constexpr bool kFit = std::is_same_v<T, f16>;
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
 
       // Scores of both halves. NOTE: the four slots of v are two pairs of neighbours.
-      const TapRows rows = kHasLocal ? TapRows(shared, va.at, position) : TapRows();
+      const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
       float a[kHalf / 2], b[kHalf / 2];
       if (!begun) ka.wait_full();
       wgmma_fence();
@@ -40,7 +40,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       if (!begun) {
         va.wait_full();
         vb.wait_full();
-        if constexpr (kHasLocal) taps.wait_full();
+        if constexpr (kLocal) taps.wait_full();
       }
 
       // First half: weights, rounding, outputs
@@ -75,7 +75,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       }
       round_half<T>(p2, b);
       TapPair<T> pair;
-      if constexpr (kHasLocal) pair.load(rows.at[0], taps.at, 0);
+      if constexpr (kLocal) pair.load(rows.at[0], taps.at, 0);
       wgmma_fence();
       o.template issue<false>(p2, vb.at, ones);
       wgmma_commit();
@@ -85,10 +85,8 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       }
       const int next = work.tile + tile + 2;  // in this head or the next
       if (next < end) load_queries(q, args, shared.q(next));
-      float local[32] = {};
-      if constexpr (kLocal == Local::beside) add_local<T>(local, pair, rows, taps.at);
       wgmma_wait<0>();
-      if (!kHasLocal && last) {
+      if (!kLocal && last) {
         release(va.empty);
         release(vb.empty);
       }
@@ -101,14 +99,10 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
         }
       }
       o.scale(factor);
-      if constexpr (kLocal == Local::after) add_local<T>(o.at, pair, rows, taps.at);
-      if constexpr (kLocal == Local::beside) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) o.at[i] += local[i];
-      }
+      if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
       o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
       // NOTE: the outputs are stored, so that values and taps have been read.
-      if (kHasLocal && last) {
+      if (kLocal && last) {
         release(va.empty);
         release(vb.empty);
         release(taps.empty);
@@ -118,12 +112,11 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
   if (threadIdx.x % 32 == 0) store_wait_read();
 }
 
-template <typename T, bool kShared, Local kLocal, int kWarpgroups>
+template <typename T, bool kShared, bool kLocal, int kWarpgroups>
 __global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
     dense_position_kernel(const __grid_constant__ PositionArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
   using Shared = PositionShared<kWarpgroups>;
-  constexpr bool kHasLocal = kLocal != Local::none;
   constexpr int kThreads = 128 * kWarpgroups;  // that compute
   const Shared shared{ptx::shared_address(memory)};
   const int thread = static_cast<int>(threadIdx.x);
@@ -135,10 +128,10 @@ __global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
     if (mapping < 0) {
       if (thread == kThreads) PositionCopies<Shared>(args, shared).run();
     } else if (args.dense.feature == Feature::elu1) {
-      prepare_positions<kHasLocal>(
-          args, shared, mapping, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
+      prepare_positions<kLocal>(args, shared, mapping,
+                                [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
     } else {
-      prepare_positions<kHasLocal>(args, shared, mapping, PairMap<T>(args.dense.feature));
+      prepare_positions<kLocal>(args, shared, mapping, PairMap<T>(args.dense.feature));
     }
     return;
   }
@@ -149,7 +142,7 @@ __global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
   for (int i = 4 * thread; i < 2048 + 128; i += 4 * kThreads) {
     store_float(shared.base + Shared::kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
   }
-  if constexpr (kHasLocal) write_tap_rows<kWarpgroups>(args, shared.base);
+  if constexpr (kLocal) write_tap_rows<kWarpgroups>(args, shared.base);
   fence_async();
   ptx::sync_warps(1, kThreads);
   if constexpr (kWarpgroups == 2) {

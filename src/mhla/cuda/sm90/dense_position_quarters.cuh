@@ -7,12 +7,11 @@ namespace mhla::cuda::sm90 {
 
 // A quarter of the keys at a time: fewer registers than compute_positions, and more warps to wait
 // for each other's products. Row tiles go round the warpgroups across heads.
-template <typename T, bool kShared, Local kLocal>
+template <typename T, bool kShared, bool kLocal>
 __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
                                                  const PositionShared<3>& shared,
                                                  const PositionWeights& weights) {
   static_assert(std::is_same_v<T, bf16>);  // f16 fits all scores of a row before it rounds them
-  constexpr bool kHasLocal = kLocal != Local::none;
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
@@ -29,7 +28,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
         each.wait_full();
         release(each.empty);
       }
-      if constexpr (kHasLocal) {
+      if constexpr (kLocal) {
         taps.wait_full();
         release(taps.empty);
       }
@@ -38,7 +37,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
     for (int tile = begin; tile < tiles; tile += 3) {
       const bool begun = tile != begin, last = tile + 3 >= tiles;
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
-      const TapRows rows = kHasLocal ? TapRows(shared, va.at, position) : TapRows();
+      const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
       OwnBlock own;
       PositionOutputs<T, !kShared> o;
       const auto weigh = [&](float (&s)[32]) {
@@ -74,7 +73,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
         weigh(b);
         if (last) release(k.empty);
         round_quarter<T>(p2, b);
-        if (kHasLocal && half == 1) {
+        if (kLocal && half == 1) {
           if (!begun) taps.wait_full();
           pair.load(rows.at[0], taps.at, 0);
         }
@@ -89,7 +88,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       const int next = work.tile + tile + 3;  // in this head or another
       if (next < end) load_queries(q, args, shared.q(next));
       wgmma_wait<0>();
-      if (!kHasLocal && last) {
+      if (!kLocal && last) {
         release(va.empty);
         release(vb.empty);
       }
@@ -98,10 +97,10 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
         for (int i = 0; i < 2; ++i) factor[i] = row_factor(args.dense, o.at[32 + 2 * i], 1.f);
       }
       o.scale(factor);
-      if constexpr (kHasLocal) add_local<T>(o.at, pair, rows, taps.at);
+      if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
       o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
       // NOTE: the outputs are stored, so that values and taps have been read.
-      if (kHasLocal && last) {
+      if (kLocal && last) {
         release(va.empty);
         release(vb.empty);
         release(taps.empty);
