@@ -200,14 +200,14 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
       if (!kNarrow || !g_.normalized) {  // otherwise OutputDots has left it
         TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count, &ahead);
       }
-      StoreGradient({.rows = s_.result,
+      StoreGradient<kSumPairs>({.rows = s_.result,
                      .stride = g_.dk_padded,
                      .weight = d_den,
                      .vector = den_joins() ? mixed + f_.extra : nullptr},
                     this->QueryRows(count), head_.d_q);
     }
     if (head_.d_q_den.data) {
-      StoreGradient({.weight = d_den, .vector = mixed + f_.extra}, this->DenQueries(count),
+      StoreGradient<kSumPairs>({.weight = d_den, .vector = mixed + f_.extra}, this->DenQueries(count),
                     head_.d_q_den);
     }
   }
@@ -286,12 +286,12 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
         Ahead ahead(s_.at, count);
         ahead.Add(head_.d_k, p_.dk, sizeof(T)).Add(head_.d_v, p_.dv, sizeof(T));
         TimesMatrix(s_.a, p_.dv, Operand(d_summary, p_.dv, p_.dk), count, &ahead);
-        StoreGradient(
+        StoreGradient<kSumPairs>(
             {.rows = s_.result, .stride = g_.dk_padded, .vector = den_joins() ? d_sum : nullptr},
             this->Keys(count), head_.d_k);
       }
       if (head_.d_k_den.data) {
-        StoreGradient({.vector = d_sum}, this->DenKeys(count), head_.d_k_den);
+        StoreGradient<kSumPairs>({.vector = d_sum}, this->DenKeys(count), head_.d_k_den);
       }
       if (head_.d_v.data) {
         PackOperand<kSumPairs>(this->Keys(count), s_.a2);
@@ -350,7 +350,7 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
                        HWY_ATTR { return d_v + s_.at[r] * head_.d_v.stride + c; });
     }
     write([&](Index r, Index c) HWY_ATTR { return s_.result + r * g_.dv_padded + c; });
-    Unpack<T>(s_.result, g_.dv_padded, head_.d_v, s_.at, count, p_.dv);
+    Unpack<T, kSumPairs>(s_.result, g_.dv_padded, head_.d_v, s_.at, count, p_.dv);
   }
 
   void RecallFactors(Index count, float* factor, float* d_den) {

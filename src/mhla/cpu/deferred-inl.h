@@ -34,8 +34,8 @@ void HeadBackward<T, kPairs, kSumPairs>::DeferredQueries(Index i, float* d_sum) 
     if (g_.normalized) DenominatorRows(i, begin, count, d_den, den_rows, d_sum);
     const MappedGradient joined{.rows = s_.result, .stride = g_.dk_padded};
     const MappedGradient own{.rows = den_rows, .stride = g_.dk_padded};
-    if (head_.d_q.data) StoreGradient(joined, this->QueryRows(count), head_.d_q);
-    if (head_.d_q_den.data) StoreGradient(own, this->DenQueries(count), head_.d_q_den);
+    if (head_.d_q.data) StoreGradient<kSumPairs>(joined, this->QueryRows(count), head_.d_q);
+    if (head_.d_q_den.data) StoreGradient<kSumPairs>(own, this->DenQueries(count), head_.d_q_den);
   }
 }
 
@@ -150,8 +150,8 @@ void HeadBackward<T, kPairs, kSumPairs>::CausalKeys(Index b, float* d_summary, c
     if (g_.normalized) OpenKeyRows(count, weight, d_den, d_sum, den_rows);
     const MappedGradient joined{.rows = s_.result, .stride = g_.dk_padded};
     const MappedGradient own{.rows = den_rows, .stride = g_.dk_padded};
-    if (head_.d_k.data) StoreGradient(joined, this->Keys(count), head_.d_k);
-    if (head_.d_k_den.data) StoreGradient(own, this->DenKeys(count), head_.d_k_den);
+    if (head_.d_k.data) StoreGradient<kSumPairs>(joined, this->Keys(count), head_.d_k);
+    if (head_.d_k_den.data) StoreGradient<kSumPairs>(own, this->DenKeys(count), head_.d_k_den);
     if (chunk == 0) break;
     PackScaled(OutputGradients(count), factor, false, s_.a3);
     this->template AddChunk<false>(weight, s_.a3, s_.b, count, d_summary);

@@ -199,7 +199,7 @@ class DenseForward : DenseHead<T, kPairs> {
     const auto to = [&](Index r, Index c)
                         HWY_ATTR { return room_.result + r * panels.columns + c; };
     MultiplyRows<false, kPairs>(&product, 1, count, panels, room_.factor, false, to);
-    Unpack<T>(room_.result, panels.columns, head_.o, at, count, p_.dv);
+    Unpack<T, kPairs>(room_.result, panels.columns, head_.o, at, count, p_.dv);
   }
 
   // Weighs the scores of query s, zero behind its mask; returns its denominator. What is rounded is

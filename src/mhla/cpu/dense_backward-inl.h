@@ -45,8 +45,8 @@ class DenseBackward : DenseHead<T, false> {
     if (g_.shared) SharedGradients();
     const MappedGradient d_q{.rows = room_.d_q, .stride = g_.dk_padded};
     const MappedGradient d_k{.rows = room_.d_k, .stride = g_.dk_padded};
-    if (head_.d_q.data) StoreGradient(d_q, this->Queries(0, nq_), head_.d_q);
-    if (head_.d_k.data) StoreGradient(d_k, this->Keys(0, nk_), head_.d_k);
+    if (head_.d_q.data) StoreGradient<false>(d_q, this->Queries(0, nq_), head_.d_q);
+    if (head_.d_k.data) StoreGradient<false>(d_k, this->Keys(0, nk_), head_.d_k);
     if (!head_.d_v.data) return;
     Unpack<T>(room_.d_v, g_.dv_padded, head_.d_v, room_.key_at, nk_, p_.dv);
   }

@@ -76,7 +76,7 @@ class HeadForward : HeadPass<T, kPairs> {
     }
     const auto to = [&](Index r, Index c) HWY_ATTR { return s_.result + r * panels.columns + c; };
     MultiplyRows<false, kPairs>(summands, used, count, panels, factor, false, to, &ahead);
-    Unpack<T>(s_.result, panels.columns, head_.o, s_.at, count, p_.dv);
+    Unpack<T, kPairs>(s_.result, panels.columns, head_.o, s_.at, count, p_.dv);
   }
 };
 

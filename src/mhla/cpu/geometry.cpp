@@ -156,7 +156,7 @@ Scratch::Scratch(const Problem& problem, bool backward, Arena& arena) {
   scores3 = optional(many && pairs, g.tokens * kRowStride);
   b = arena.floats(g.tokens * widest);
   b2 = optional(two, columns * widest);
-  b3 = optional(many || (pairs && g.causal), columns * widest);
+  b3 = optional(many, columns * widest);
   result = arena.floats(g.tokens * widest);
   const Flat summary(problem, backward, kWidestLanes);
   const Index longest = problem.layout.max_block_tokens();

@@ -49,7 +49,7 @@ void PackScaledPairs(const Source<T>& from, const float* factor, float* to) {
       const Index left = from.width - x, c = x / 2;
       const VF value = left < kLanes ? LoadFirst(from.row(t) + x, left) : Load(from.row(t) + x);
       float* at = to + c / kChunk * (kTokens * kRowStride) + t * kRowStride + c % kChunk;
-      Store(hn::Mul(f, value), reinterpret_cast<BFloat16*>(at));
+      StoreAs<true>(hn::Mul(f, value), reinterpret_cast<BFloat16*>(at));
     }
   }
 }
@@ -69,8 +69,8 @@ inline HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, I
         __builtin_prefetch(odd + ahead + x, 0, 2);
       }
       for (Index x = 0; x < step; x += kLanes, to += kLanes) {
-        const VF second = r + 1 < rows ? Rounded(Load(odd + x)) : hn::Zero(DF());
-        Store(Paired(Rounded(Load(even + x)), second), to);
+        const VF second = r + 1 < rows ? Load(odd + x) : hn::Zero(DF());
+        Store(RoundedPairs(Load(even + x), second), to);
       }
     }
   }
@@ -78,7 +78,6 @@ inline HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, I
 // The same transposed: panels [width, rows], neighbouring columns of the summary paired.
 inline HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index rows, Index width,
                                         float* to) {
-  const hn::Rebind<std::uint16_t, DF> d16;
   const Panels source(width), target(rows);
   const Index pairs = HalfUp(width);
   HWY_ALIGN float square[kLanes * kLanes] = {};  // a row of pairs each
@@ -89,11 +88,9 @@ inline HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index r
       const Index columns = source.width(j), count = std::min(kLanes, pairs - j * kLanes);
       for (Index t = 0; t < kLanes; ++t) {
         const float* row = stack.at(source.offset(j, rows) + (r + t) * columns, block);
-        for (Index x = 0; x < columns; x += kLanes) {
-          const VF value = t < height ? Load(row + x) : hn::Zero(DF());
-          hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(value))), d16,
-                     reinterpret_cast<std::uint16_t*>(square + t * kLanes + x / 2));
-        }
+        const VF zero = hn::Zero(DF());
+        const VF second = t < height && columns == kPanel ? Load(row + kLanes) : zero;
+        StoreColumnPairs(t < height ? Load(row) : zero, second, square + t * kLanes);
       }
       TransposeStrip(square, kLanes, kLanes, count, strip, step);
     }
@@ -145,7 +142,7 @@ void MappedDots(const Source<T>& x, const float* with, Index stride, float* dots
 }
 
 // Writes the gradient of the unmapped rows x.
-template <class T, bool kElu>
+template <bool kNative, bool kElu, class T>
 void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) {
   const DF d;
   const VF low = hn::Set(d, x.map.low);
@@ -160,15 +157,15 @@ void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) 
       if (left < kLanes) {
         StoreFirst(TimesSlope<kElu>(grad, LoadFirst(from + c, left), low), out + c, left);
       } else {
-        Store(TimesSlope<kElu>(grad, Load(from + c), low), out + c);
+        StoreAs<kNative>(TimesSlope<kElu>(grad, Load(from + c), low), out + c);
       }
     }
   }
 }
-template <class T>
+template <bool kNative, class T>
 void StoreGradient(const MappedGradient& g, const Source<T>& x, const Rows& to) {
-  if (x.map.elu) StoreGradient<T, true>(g, x, to);
-  else StoreGradient<T, false>(g, x, to);
+  if (x.map.elu) StoreGradient<kNative, true>(g, x, to);
+  else StoreGradient<kNative, false>(g, x, to);
 }
 
 // 32 registers hold 5 x 5 accumulators, 5 of B and one of A; 16 hold 3 x 3.

@@ -239,15 +239,15 @@ class HeadPass {
     }
   }
 
-  // Keys (s_.a2, transposed in s_.b2 or paired in s_.b3) and values (s_.b) of a chunk of an open
-  // block.
+  // Keys (s_.a2, transposed in s_.b2) and values (s_.b) of a chunk of an open block.
   void PackOpenBlock(Index count) {
-    PackRows(Keys(count), s_.a2);
-    TransposeRows(s_.a2, count, p_.dk, s_.b2);
     if constexpr (kPairs) {
-      PairRows(s_.b2, p_.dk, count, s_.b3);
+      PackColumnPairs(Keys(count), s_.a2);
+      TransposeRows(s_.a2, count, Steps(p_.dk), s_.b2);
       PackRowPairs(Values(count), true, s_.b);
     } else {
+      PackRows(Keys(count), s_.a2);
+      TransposeRows(s_.a2, count, p_.dk, s_.b2);
       PackPanels(Values(count), s_.b);
     }
   }
@@ -255,18 +255,8 @@ class HeadPass {
   // weight * q k^T below and on the diagonal, as an operand; above it zero as far as a tile
   // reaches.
   void Scores(float weight, Index count, const float* queries, float* to) {
-    LowerProduct<kPairs>(queries, Steps(p_.dk), kPairs ? s_.b3 : s_.b2, weight, count, to);
-    if constexpr (kPairs) {
-      const hn::Rebind<std::uint16_t, DF> d16;
-      for (Index r = 0; r < count; ++r) {
-        float* row = to + r * kRowStride;
-        for (Index c = 0; c <= r + kMaxRows;
-             c += kLanes) {  // in place: pairs move towards the front
-          const VU bits = hn::ShiftRight<16>(RoundedBits(Load(row + c)));
-          hn::StoreU(hn::TruncateTo(d16, bits), d16, reinterpret_cast<std::uint16_t*>(row + c / 2));
-        }
-      }
-    }
+    LowerProduct<kPairs>(queries, Steps(p_.dk), s_.b2, weight, count, to);
+    if constexpr (kPairs) PairLowerColumns(to, count, 1);
   }
   template <bool kOfPairs>
   void LowerProduct(const float* a, Index k, const float* b, float weight, Index count, float* to) {

@@ -16,31 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows r of a lower triangular matrix times `factor`, in place: neighbouring columns as pairs.
-HWY_INLINE void PairLowerColumns(float* rows, Index count, float factor) {
-  const hn::Rebind<std::uint16_t, DF> d16;
-  const VF f = hn::Set(DF(), factor);
-  for (Index r = 0; r < count; ++r) {
-    float* row = rows + r * kRowStride;
-    for (Index c = 0; c <= r + kMaxRows; c += kLanes) {  // pairs move towards the front
-      const VU bits = hn::ShiftRight<16>(RoundedBits(hn::Mul(f, Load(row + c))));
-      hn::StoreU(hn::TruncateTo(d16, bits), d16, reinterpret_cast<std::uint16_t*>(row + c / 2));
-    }
-  }
-}
-// The same, neighbouring rows as pairs.
-HWY_INLINE void PairLowerRows(const float* rows, Index count, float factor, float* to) {
-  const DF d;
-  const VF f = hn::Set(d, factor);
-  for (Index r = 0; r < count; r += 2) {
-    const float* even = rows + r * kRowStride;
-    for (Index c = 0; c < r + 1 + kMaxRows; c += kLanes) {
-      const VF second = r + 1 < count ? Rounded(hn::Mul(f, Load(even + kRowStride + c)))
-                                      : hn::Zero(d);
-      Store(Paired(Rounded(hn::Mul(f, Load(even + c))), second), to + r / 2 * kRowStride + c);
-    }
-  }
-}
 HWY_INLINE void ScaleLower(float* rows, Index count, float factor) {
   for (Index r = 0; r < count; ++r) {
     float* row = rows + r * kRowStride;
@@ -105,7 +80,7 @@ void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
     const RowSummand summands[2] = {{s_.a, values, Operand(this->Summaries(), b), values},
                                     {s_.scores2, tokens, s_.b, tokens, true}};
     MultiplyRows<false, kPairs>(summands, 2, count, Panels(p_.dk), s_.factor, false, result, &here);
-    StoreGradient({.rows = s_.result, .stride = g_.dk_padded}, this->QueryRows(count), head_.d_q);
+    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->QueryRows(count), head_.d_q);
   }
   const Stack gradients = Gradients();
   if (head_.d_k.data) {
@@ -114,7 +89,7 @@ void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
     MultiplyRows<false, kPairs>(&product, 1, count, Panels(p_.dk), nullptr, false, result, &next);
     MultiplyTransposed<true, kPairs>(transposed, count, tokens, s_.b, Panels(p_.dk), rest, true,
                                      result);
-    StoreGradient({.rows = s_.result, .stride = g_.dk_padded}, this->Keys(count), head_.d_k);
+    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->Keys(count), head_.d_k);
   }
   if (head_.d_v.data) {
     panels(OutputGradients(count), s_.b3);

@@ -224,14 +224,28 @@ void PackPanels(const Source<T>& from, float* to, const Also& also = {}) {
   Pack(from, true, to, also);
 }
 
+// The same where kNative machines have an instruction for it. NOTE: intrinsics of it would need
+// functions of their own, since gcc inlines none into functions that other machines run as well.
+template <bool kNative, class T>
+HWY_INLINE void StoreAs(VF x, T* p) {
+#if MHLA_CPU_PAIRS
+  if constexpr (kNative && std::is_same_v<T, BFloat16>) {
+    __m256i words;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(words) : "v"(x.raw));
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
+  }
+#endif
+  Store(x, p);
+}
+
 // f32 rows [count, stride] to token rows.
-template <class T>
+template <class T, bool kNative = false>
 void Unpack(const float* from, Index stride, const Rows& rows, const Index* at, Index count,
             Index width) {
   for (Index t = 0; t < count; ++t) {
     T* to = reinterpret_cast<T*>(rows.data) + at[t] * rows.stride;
     Index x = 0;
-    for (; x + kLanes <= width; x += kLanes) Store(Load(from + t * stride + x), to + x);
+    for (; x + kLanes <= width; x += kLanes) StoreAs<kNative>(Load(from + t * stride + x), to + x);
     if (x < width) StoreFirst(Load(from + t * stride + x), to + x, width - x);
   }
 }

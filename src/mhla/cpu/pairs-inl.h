@@ -29,87 +29,199 @@ HWY_INLINE VU RoundedBits(VF x) {
   return hn::And(sum, hn::Set(du, 0xffff0000u));
 }
 HWY_INLINE VF Rounded(VF x) { return hn::BitCast(DF(), RoundedBits(x)); }
-// Values that bf16 holds exactly, `first` in the lower halves.
-HWY_INLINE VF Paired(VF first, VF second) {
-  const DU du;
-  const VU low = hn::ShiftRight<16>(hn::BitCast(du, first));
-  return hn::BitCast(DF(), hn::Or(low, hn::BitCast(du, second)));
+
+#if MHLA_CPU_PAIRS
+// 32 values rounded, `first` before `second`.
+HWY_INLINE __m512i RoundedWords(VF first, VF second) {
+  __m512i words;
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(words) : "v"(first.raw), "v"(second.raw));
+  return words;
+}
+// Word numbers c, c + distance of pairs c = from, from + 1, ...
+HWY_INLINE __m512i Interleaved(int from, int distance) {
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const int first = 0x10001 * from + (distance << 16);
+  return _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(0x10001)),
+                          _mm512_set1_epi32(first));
+}
+// Negative bf16 values become zero; a NaN stays, whatever its sign.
+HWY_INLINE __m512i ReluWords(__m512i x) {
+  const __m512i from_minus_zero = _mm512_sub_epi16(x, _mm512_set1_epi16(-0x8000));
+  const __mmask32 kept = _mm512_cmpgt_epu16_mask(from_minus_zero, _mm512_set1_epi16(0x7f80));
+  return _mm512_maskz_mov_epi16(kept, x);
+}
+#endif
+
+// Rounded values as pairs, `first` in the lower halves.
+HWY_INLINE VF RoundedPairs(VF first, VF second) {
+#if MHLA_CPU_PAIRS
+  const __m512i words = RoundedWords(first, second);
+  return VF{_mm512_castsi512_ps(_mm512_permutexvar_epi16(Interleaved(0, 16), words))};
+#else
+  const VU low = hn::ShiftRight<16>(RoundedBits(first));
+  return hn::BitCast(DF(), hn::Or(low, RoundedBits(second)));
+#endif
+}
+HWY_INLINE VF FirstOf(VF pairs) {
+  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::BitCast(DU(), pairs)));
+}
+HWY_INLINE VF SecondOf(VF pairs) {
+  return hn::BitCast(DF(), hn::And(hn::BitCast(DU(), pairs), hn::Set(DU(), 0xffff0000u)));
+}
+// A panel of columns rounded, neighbouring ones as pairs.
+HWY_INLINE void StoreColumnPairs(VF first, VF second, float* to) {
+#if MHLA_CPU_PAIRS
+  _mm512_storeu_si512(to, RoundedWords(first, second));
+#else
+  const hn::Rebind<std::uint16_t, DF> d16;
+  std::uint16_t* words = reinterpret_cast<std::uint16_t*>(to);
+  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(first))), d16, words);
+  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(second))), d16, words + kLanes);
+#endif
 }
 
-template <bool kElu, bool kRound>
+// Feature maps by what they cost: words as they are, words compared, f32 and rounding.
+enum class MapKind { identity, relu, shifted, elu };
+template <class F>
+HWY_INLINE void WithMapKind(const Map& map, F&& f) {
+  if (map.elu) f(std::integral_constant<MapKind, MapKind::elu>{});
+  else if (map.shift != 0) f(std::integral_constant<MapKind, MapKind::shifted>{});
+  else if (map.low == 0) f(std::integral_constant<MapKind, MapKind::relu>{});
+  else f(std::integral_constant<MapKind, MapKind::identity>{});
+}
+
+template <MapKind kKind>
 HWY_INLINE VF LoadMapped(const BFloat16* row, Index lanes, VF low, VF shift) {
   const DF d;
-  VF x = Apply<kElu>(lanes < kLanes ? LoadFirst(row, lanes) : Load(row), low, shift);
-  if (kRound) x = Rounded(x);
+  const VF x = Apply<kKind == MapKind::elu>(lanes < kLanes ? LoadFirst(row, lanes) : Load(row), low,
+                                            shift);
   return lanes < kLanes ? hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(lanes)), x) : x;
 }
 
+// A panel of two rows as pairs; no odd row is one of zeros.
+template <MapKind kKind>
+HWY_INLINE void LoadRowPairs(const BFloat16* even, const BFloat16* odd, VF low, VF shift,
+                             VF (&pairs)[2]) {
+#if MHLA_CPU_PAIRS
+  if constexpr (kKind == MapKind::identity || kKind == MapKind::relu) {
+    __m512i first = _mm512_loadu_si512(even);
+    __m512i second = odd ? _mm512_loadu_si512(odd) : _mm512_setzero_si512();
+    if (kKind == MapKind::relu) first = ReluWords(first), second = ReluWords(second);
+    for (int v = 0; v < 2; ++v) {
+      pairs[v].raw = _mm512_castsi512_ps(
+          _mm512_permutex2var_epi16(first, Interleaved(v * 16, 32), second));
+    }
+    return;
+  }
+#endif
+  for (int v = 0; v < 2; ++v) {
+    const VF first = LoadMapped<kKind>(even + v * kLanes, kLanes, low, shift);
+    const VF second = odd ? LoadMapped<kKind>(odd + v * kLanes, kLanes, low, shift)
+                          : hn::Zero(DF());
+    pairs[v] = RoundedPairs(first, second);
+  }
+}
+
 // Rows 2t and 2t + 1 as row t of pairs, row-major or panels; an odd last row is paired with zero.
-template <bool kElu, bool kRound>
+template <MapKind kKind>
 HWY_NOINLINE void PackRowPairs(const Source<BFloat16>& from, bool as_panels, float* to,
                                float* sums) {
   const DF d;
   const Panels panels(from.width);
   const VF low = hn::Set(d, from.map.low), shift = hn::Set(d, from.map.shift);
   const Index pairs = HalfUp(from.count);
-  for (Index t = 0; t < pairs; ++t) {
-    const BFloat16* even = from.row(2 * t);
-    const bool has_odd = 2 * t + 1 < from.count;
-    const BFloat16* odd = from.row(has_odd ? 2 * t + 1 : 2 * t);
-    if (2 * t + 1 + kRowsAhead < from.count) {
-      for (Index byte = 0; byte < 2 * from.width; byte += 64) {
-        hwy::Prefetch(reinterpret_cast<const char*>(from.row(2 * t + kRowsAhead)) + byte);
-        hwy::Prefetch(reinterpret_cast<const char*>(from.row(2 * t + 1 + kRowsAhead)) + byte);
+  const auto place = [&](Index x) HWY_ATTR {
+    return as_panels ? to + panels.offset(x / kPanel, pairs) + x % kPanel
+                     : to + x / kChunk * (kTokens * kRowStride) + x % kChunk;
+  };
+  const auto odd_row = [&](Index t) HWY_ATTR {
+    return 2 * t + 1 < from.count ? from.row(2 * t + 1) : nullptr;
+  };
+  Index x = 0;
+  for (; x + kPanel <= from.width; x += kPanel) {
+    const Index step = as_panels ? kPanel : kRowStride;
+    float* at = place(x);
+    VF sum[2] = {hn::Zero(d), hn::Zero(d)};
+    if (sums) sum[0] = Load(sums + x), sum[1] = Load(sums + x + kLanes);
+    for (Index t = 0; t < pairs; ++t, at += step) {
+      if (2 * t + 1 + kRowsAhead < from.count) {
+        hwy::Prefetch(from.row(2 * t + kRowsAhead) + x);
+        hwy::Prefetch(from.row(2 * t + 1 + kRowsAhead) + x);
+      }
+      const BFloat16* odd = odd_row(t);
+      VF both[2];
+      LoadRowPairs<kKind>(from.row(2 * t) + x, odd ? odd + x : nullptr, low, shift, both);
+      for (int v = 0; v < 2; ++v) {
+        if (sums) sum[v] = hn::Add(sum[v], hn::Add(FirstOf(both[v]), SecondOf(both[v])));
+        Store(both[v], at + v * kLanes);
       }
     }
-    for (Index x = 0; x < from.width; x += kLanes) {
-      const VF first = LoadMapped<kElu, kRound>(even + x, from.width - x, low, shift);
-      VF second = LoadMapped<kElu, kRound>(odd + x, from.width - x, low, shift);
-      if (!has_odd) second = hn::Zero(d);
-      if (sums) Store(hn::Add(Load(sums + x), hn::Add(first, second)), sums + x);
-      const Index j = x / kPanel;
-      float* at = as_panels
-                      ? to + panels.offset(j, pairs) + t * panels.width(j) + x % kPanel
-                      : to + x / kChunk * (kTokens * kRowStride) + t * kRowStride + x % kChunk;
-      Store(Paired(first, second), at);
+    if (sums) Store(sum[0], sums + x), Store(sum[1], sums + x + kLanes);
+  }
+  for (; x < from.width; x += kLanes) {
+    const Index step = as_panels ? panels.width(x / kPanel) : kRowStride;
+    float* at = place(x);
+    for (Index t = 0; t < pairs; ++t, at += step) {
+      const VF first = LoadMapped<kKind>(from.row(2 * t) + x, from.width - x, low, shift);
+      const BFloat16* odd = odd_row(t);
+      const VF second = odd ? LoadMapped<kKind>(odd + x, from.width - x, low, shift) : hn::Zero(d);
+      const VF both = RoundedPairs(first, second);
+      if (sums) {
+        Store(hn::Add(Load(sums + x), hn::Add(FirstOf(both), SecondOf(both))), sums + x);
+      }
+      Store(both, at);
     }
   }
 }
 inline void PackRowPairs(const Source<BFloat16>& from, bool as_panels, float* to,
                          float* sums = nullptr) {
-  if (from.map.elu) PackRowPairs<true, true>(from, as_panels, to, sums);
-  else if (from.map.shift != 0) PackRowPairs<false, true>(from, as_panels, to, sums);
-  else PackRowPairs<false, false>(from, as_panels, to, sums);
+  WithMapKind(from.map, [&](auto kind)
+                            HWY_ATTR { PackRowPairs<kind.value>(from, as_panels, to, sums); });
 }
 
 // Rows as they are, columns 2c and 2c + 1 being pair c, row-major; dots with `with` where given.
-template <bool kElu, bool kRound>
+template <MapKind kKind>
 HWY_NOINLINE void PackColumnPairs(const Source<BFloat16>& from, float* to, const Also& also) {
   const DF d;
   const VF low = hn::Set(d, from.map.low), shift = hn::Set(d, from.map.shift);
   for (Index t = 0; t < from.count; ++t) {
     const BFloat16* row = from.row(t);
     if (t + kRowsAhead < from.count) {
-      for (Index byte = 0; byte < 2 * from.width; byte += 64) {
-        hwy::Prefetch(reinterpret_cast<const char*>(from.row(t + kRowsAhead)) + byte);
-      }
+      for (Index x = 0; x < from.width; x += 32) hwy::Prefetch(from.row(t + kRowsAhead) + x);
     }
+    const auto place = [&](Index x) HWY_ATTR {
+      return to + x / 2 / kChunk * (kTokens * kRowStride) + t * kRowStride + x / 2 % kChunk;
+    };
     VF dot = hn::Zero(d);
-    for (Index x = 0; x < from.width; x += kLanes) {
-      const VF value = LoadMapped<kElu, kRound>(row + x, from.width - x, low, shift);
-      if (also.dots) dot = hn::MulAdd(value, Load(also.with + x), dot);
-      float* at = to + x / 2 / kChunk * (kTokens * kRowStride) + t * kRowStride + x / 2 % kChunk;
-      const hn::Rebind<std::uint16_t, DF> d16;
-      hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(hn::BitCast(DU(), value))), d16,
-                 reinterpret_cast<std::uint16_t*>(at));
+    const auto add = [&](Index x) HWY_ATTR {
+      const BFloat16* rounded = reinterpret_cast<const BFloat16*>(place(x));
+      dot = hn::MulAdd(Load(rounded), Load(also.with + x), dot);
+    };
+    Index x = 0;
+    for (; x + kPanel <= from.width; x += kPanel) {
+#if MHLA_CPU_PAIRS
+      if constexpr (kKind == MapKind::identity || kKind == MapKind::relu) {
+        const __m512i words = _mm512_loadu_si512(row + x);
+        _mm512_storeu_si512(place(x), kKind == MapKind::relu ? ReluWords(words) : words);
+        if (also.dots) add(x), add(x + kLanes);
+        continue;
+      }
+#endif
+      StoreColumnPairs(LoadMapped<kKind>(row + x, kLanes, low, shift),
+                       LoadMapped<kKind>(row + x + kLanes, kLanes, low, shift), place(x));
+      if (also.dots) add(x), add(x + kLanes);
+    }
+    for (; x < from.width; x += kLanes) {
+      const VF value = LoadMapped<kKind>(row + x, from.width - x, low, shift);
+      StoreAs<true>(value, reinterpret_cast<BFloat16*>(place(x)));
+      if (also.dots) add(x);
     }
     if (also.dots) also.dots[t] = hn::GetLane(hn::SumOfLanes(d, dot));
   }
 }
 inline void PackColumnPairs(const Source<BFloat16>& from, float* to, const Also& also = {}) {
-  if (from.map.elu) PackColumnPairs<true, true>(from, to, also);
-  else if (from.map.shift != 0) PackColumnPairs<false, true>(from, to, also);
-  else PackColumnPairs<false, false>(from, to, also);
+  WithMapKind(from.map,
+              [&](auto kind) HWY_ATTR { PackColumnPairs<kind.value>(from, to, also); });
 }
 
 // A panel matrix [rows, width] with neighbouring rows paired.
@@ -124,9 +236,33 @@ inline HWY_NOINLINE void PairRows(const float* from, Index rows, Index width, fl
       const float* even = source + 2 * r * step;
       const bool has_odd = 2 * r + 1 < rows;
       for (Index x = 0; x < step; x += kLanes) {
-        const VF second = has_odd ? Rounded(Load(even + step + x)) : hn::Zero(DF());
-        Store(Paired(Rounded(Load(even + x)), second), target + r * step + x);
+        const VF second = has_odd ? Load(even + step + x) : hn::Zero(DF());
+        Store(RoundedPairs(Load(even + x), second), target + r * step + x);
       }
+    }
+  }
+}
+
+// Rows of a lower triangular matrix times `factor`, in place: neighbouring columns as pairs. What
+// lies above the diagonal stays zero as far as a tile reaches.
+inline HWY_NOINLINE void PairLowerColumns(float* rows, Index count, float factor) {
+  const VF f = hn::Set(DF(), factor);
+  for (Index r = 0; r < count; ++r) {
+    float* row = rows + r * kRowStride;
+    for (Index c = 0; c <= r + kMaxRows; c += kPanel) {  // pairs move towards the front
+      StoreColumnPairs(hn::Mul(f, Load(row + c)), hn::Mul(f, Load(row + c + kLanes)), row + c / 2);
+    }
+  }
+}
+// The same, neighbouring rows as pairs.
+inline HWY_NOINLINE void PairLowerRows(const float* rows, Index count, float factor, float* to) {
+  const DF d;
+  const VF f = hn::Set(d, factor);
+  for (Index r = 0; r < count; r += 2) {
+    const float* even = rows + r * kRowStride;
+    for (Index c = 0; c < r + 1 + kMaxRows; c += kLanes) {
+      const VF second = r + 1 < count ? hn::Mul(f, Load(even + kRowStride + c)) : hn::Zero(d);
+      Store(RoundedPairs(hn::Mul(f, Load(even + c)), second), to + r / 2 * kRowStride + c);
     }
   }
 }
