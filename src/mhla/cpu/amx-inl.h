@@ -118,7 +118,7 @@ HWY_NOINLINE MHLA_AMX_TARGET void AmxTile(const Term* terms, int count, const Ti
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::LoadU(DF(), result[v] + r * kLanes);
   }
-  StoreTile(acc, out);
+  StorePairTile(acc, out);
 }
 
 template <int kVecs, bool kKMajor, int... kRows>

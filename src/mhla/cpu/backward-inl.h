@@ -92,7 +92,7 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
   }
   void MixGradients(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Gradients();
-    Mix(
+    this->EitherMix(
         slot_.mixing_t, head_.mk, head_.mq, stack, p0, p1, false,
         [&](Index first, Index)
             HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
@@ -141,7 +141,7 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
       Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
       ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.d_o, p_.dv, sizeof(T));
       if (g_.normalized && !kNarrow) ahead.Add(head_.o, p_.dv, sizeof(T));
-      const SummaryPlace place{to, i, f_.rows, Panels(p_.dk)};
+      const SummaryPlace place{to, i, f_.rows, Panels(p_.dk), this->halved_};
       std::fill(scale, scale + kMaxRows, static_cast<float>(p_.scale));
       MultiplyTransposed<false, kPairs>(s_.a2, p_.dv, this->Steps(count), s_.b, Panels(p_.dk),
                                         kPairs ? scale : nullptr, begin > 0, place, &ahead);
@@ -246,7 +246,12 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
       for (Index u = 0; u < columns.tiles; ++u) {
         const Index c = columns.begin(u);
         if (c >= this->Closed(i + height - 1)) break;
-        DotFor(height, columns.height(u))(a.panel(p0, i), a.group_stride(), b.panel(p0, c),
+        const Index width = columns.height(u);
+        DotFunction dots = DotFor<false>(height, width);
+        if constexpr (kPairs) {
+          if (this->halved_) dots = DotFor<true>(height, width);
+        }
+        dots(a.panel(p0, i), a.group_stride(), b.panel(p0, c),
                                           b.group_stride(), p1 - p0, to + i * head_.mk + c,
                                           head_.mk);
       }
@@ -314,9 +319,10 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
     return kOfPairs ? s_.paired : matrix;
   }
   const float* Operand(const Stack& stack, Index block) {
-    if constexpr (kPairs) PairRows(stack, block, p_.dv, p_.dk, s_.paired);
-    else Gather(stack, block, 0, f_.size / kPanel, s_.flat);
-    return kPairs ? s_.paired : s_.flat;
+    float* to = kPairs ? s_.paired : s_.flat;
+    if (kPairs && !this->halved_) PairRows(stack, block, p_.dv, p_.dk, to);
+    else Gather(stack, block, 0, f_.size / kPanel, to);
+    return to;
   }
   // s_.result = token rows times a matrix [k, dk].
   void TimesMatrix(const float* rows, Index k, const float* matrix, Index count,

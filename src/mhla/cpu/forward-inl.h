@@ -32,7 +32,8 @@ class HeadForward : HeadPass<T, kPairs> {
   void ReadOut(Index i) {
     const Block& block = head_.query_blocks[i];
     float* mixed = this->Mixed(i);
-    if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
+    const float* operand = kPairs && !this->halved_ ? s_.matrix : mixed;
+    if (operand != mixed) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
     for (Index begin = 0; begin < block.tokens(); begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, block.tokens() - begin);
       ListTokens(block, begin, count, s_.at);
@@ -43,7 +44,7 @@ class HeadForward : HeadPass<T, kPairs> {
       if (g_.causal) this->PackOpenBlock(count);
       Ahead ahead = this->Next(head_.query_blocks, head_.mq, i, begin + count);
       ahead.Add(head_.q, p_.dk, sizeof(T)).Add(head_.o, p_.dv, sizeof(T));
-      Products(i, count, mixed, factor, ahead);
+      Products(i, count, operand, factor, ahead);
       if (g_.causal && begin + count < block.tokens()) CloseChunk(this->Weight(i, i), count, mixed);
     }
   }
@@ -60,10 +61,10 @@ class HeadForward : HeadPass<T, kPairs> {
     if (kPairs) PairRows(mixed, p_.dk, p_.dv, s_.matrix);
   }
 
-  void Products(Index i, Index count, const float* mixed, const float* factor, Ahead& ahead) {
+  void Products(Index i, Index count, const float* summary, const float* factor, Ahead& ahead) {
     const Panels panels(p_.dv);
     const Index features = this->Steps(p_.dk), tokens = this->Steps(count);
-    RowSummand summands[2] = {{s_.a, features, kPairs ? s_.matrix : mixed, features}, {}};
+    RowSummand summands[2] = {{s_.a, features, summary, features}, {}};
     int used = 1;
     if (g_.causal) {
       this->Scores(this->Weight(i, i), count, s_.a, s_.scores);

@@ -46,10 +46,11 @@ Head common_head(const Problem& problem, const TensorView& mixing, const Place& 
 
 }  // namespace
 
-Flat::Flat(const Problem& problem, bool transposed, Index lanes)
+Flat::Flat(const Problem& problem, bool transposed, Index lanes, bool halved)
     : rows(transposed ? problem.dv : problem.dk),
       width(transposed ? problem.dk : problem.dv),
       lanes(lanes) {
+  if (halved) rows = HalfUp(rows);
   const Geometry g(problem, lanes);
   extra = round_up(rows * round_up(width, lanes), 2 * lanes);
   extra_length = g.shared ? box_volume(g) : g.normalized ? problem.dk : 0;
@@ -69,6 +70,7 @@ Geometry::Geometry(const Problem& problem, Index lanes)
       normalized(problem.normalizer != Normalizer::none),
       shared(problem.normalizer == Normalizer::shared_position),
       causal(problem.mask == Mask::causal),
+      one_chunk(tokens >= problem.layout.max_block_tokens()),
       masked(problem.mask != Mask::none) {
   if (!shared) return;
   for (const Block& block : problem.layout.blocks()) {

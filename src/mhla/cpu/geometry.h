@@ -34,7 +34,8 @@ constexpr Index round_up(Index x, Index multiple) {
 // the key sum (exact normaliser) or q . z by coordinate (shared_position). Mixing walks over it in
 // panels of two vectors, whatever they mean.
 struct Flat {
-  Flat(const Problem& problem, bool transposed, Index lanes);
+  // `halved`: neighbouring rows of the matrix are pairs of bf16, one in place of each float.
+  Flat(const Problem& problem, bool transposed, Index lanes, bool halved = false);
   // Floats of `blocks` of them, side by side for mixing.
   Index stack(Index blocks) const { return round_up(size, kGroup * 2 * lanes) * blocks; }
 
@@ -60,12 +61,21 @@ struct Geometry {
   Index mq, mk;                // blocks of the longest sequence
   Index box[3];                // largest block, per axis: coordinates of shared_position
   bool normalized, shared, causal;
+  bool one_chunk;  // blocks are packed at once
   bool masked;  // later blocks see earlier ones: what is mixed may replace what it is mixed of
 };
 
 // Backward, nothing divides: gradients of S~ are known before S~, so that one pass mixes both, each
 // in place.
 constexpr bool mixes_late(const Geometry& g) { return g.masked && !g.normalized; }
+
+// Summaries of a language model in bf16 are kept in bf16 where products of pairs make and read
+// them: nothing divides, and each is the sum of one product.
+constexpr bool halves_summaries(const Geometry& g) {
+  return g.causal && !g.normalized && g.one_chunk;
+}
+
+constexpr Index HalfUp(Index x) { return (x + 1) / 2; }
 
 // scale / denominator from the raw sum; a vanishing denominator gives 0.
 inline float factor_of(const Problem& problem, float sum) {

@@ -75,22 +75,23 @@ inline HWY_NOINLINE void PairRows(const Stack& stack, Index block, Index rows, I
     }
   }
 }
-// The same transposed: panels [width, rows], neighbouring columns of the summary paired.
-inline HWY_NOINLINE void PairTransposed(const Stack& stack, Index block, Index rows, Index width,
-                                        float* to) {
+// A panel matrix [rows, width] of which rows are paired, transposed: panels [width, rows] of which
+// rows are.
+inline HWY_NOINLINE void TransposePairs(const float* from, Index rows, Index width, float* to) {
   const Panels source(width), target(rows);
-  const Index pairs = HalfUp(width);
+  const Index pairs = HalfUp(width), heights = HalfUp(rows);
   HWY_ALIGN float square[kLanes * kLanes] = {};  // a row of pairs each
   for (Index r = 0; r < target.columns; r += kLanes) {
-    const Index k = r / kPanel, step = target.width(k), height = std::min(kLanes, rows - r);
+    const Index k = r / kPanel, step = target.width(k);
     float* strip = to + target.offset(k, pairs) + r % kPanel;
     for (Index j = 0; j < source.count; ++j, strip += kLanes * step) {
       const Index columns = source.width(j), count = std::min(kLanes, pairs - j * kLanes);
-      for (Index t = 0; t < kLanes; ++t) {
-        const float* row = stack.at(source.offset(j, rows) + (r + t) * columns, block);
-        const VF zero = hn::Zero(DF());
-        const VF second = t < height && columns == kPanel ? Load(row + kLanes) : zero;
-        StoreColumnPairs(t < height ? Load(row) : zero, second, square + t * kLanes);
+      const float* row = from + source.offset(j, heights) + r / 2 * columns;
+      for (Index t = 0; t < kLanes; t += 2, row += columns) {
+        const bool inside = (r + t) / 2 < heights;
+        const VF lower = inside ? Load(row) : hn::Zero(DF());
+        const VF upper = inside && columns == kPanel ? Load(row + kLanes) : hn::Zero(DF());
+        SplitPairs(lower, upper, square + t * kLanes, square + (t + 1) * kLanes);
       }
       TransposeStrip(square, kLanes, kLanes, count, strip, step);
     }
@@ -208,15 +209,58 @@ HWY_NOINLINE void DotTile(const float* a, Index a_step, const float* b, Index b_
   }
 }
 
+#if MHLA_CPU_PAIRS
+// The same over pairs.
+template <int kRows, int kCols>
+HWY_NOINLINE __attribute__((target("avx512bf16"))) void PairDotTile(const float* a, Index a_step,
+                                                                    const float* b, Index b_step,
+                                                                    Index panels, float* to,
+                                                                    Index stride) {
+  __m512 acc[kRows][kCols];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kCols; ++c) acc[r][c] = _mm512_setzero_ps();
+  }
+  for (Index p = 0; p < panels; p += kGroup, a += a_step, b += b_step) {
+    const Index length = std::min(kGroup, panels - p) * kPanel;
+    for (Index x = 0; x < length; x += kLanes) {
+      __m512bh bv[kCols];
+#pragma GCC unroll 8
+      for (int c = 0; c < kCols; ++c) bv[c] = (__m512bh)Load(b + c * Stack::kStride + x).raw;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh av = (__m512bh)Load(a + r * Stack::kStride + x).raw;
+#pragma GCC unroll 8
+        for (int c = 0; c < kCols; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], av, bv[c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kCols; ++c) {
+      to[r * stride + c] += hn::GetLane(hn::SumOfLanes(DF(), VF{acc[r][c]}));
+    }
+  }
+}
+#endif
+
 using DotFunction = void (*)(const float*, Index, const float*, Index, Index, float*, Index);
 
-template <int... kAt>
+template <bool kHalved, int... kAt>
 constexpr std::array<DotFunction, sizeof...(kAt)> DotTable(std::integer_sequence<int, kAt...>) {
+#if MHLA_CPU_PAIRS
+  if constexpr (kHalved) return {&PairDotTile<kAt / kDotTile + 1, kAt % kDotTile + 1>...};
+#endif
   return {&DotTile<kAt / kDotTile + 1, kAt % kDotTile + 1>...};
 }
 
+// kHalved: summaries are pairs.
+template <bool kHalved>
 HWY_INLINE DotFunction DotFor(Index rows, Index columns) {
-  static constexpr auto kTable = DotTable(std::make_integer_sequence<int, kDotTile * kDotTile>{});
+  static constexpr auto kTable = DotTable<kHalved>(
+      std::make_integer_sequence<int, kDotTile * kDotTile>{});
   return kTable[static_cast<std::size_t>((rows - 1) * kDotTile + columns - 1)];
 }
 

@@ -62,7 +62,8 @@ class HeadPass {
         slot_(slot),
         s_(scratch),
         g_(problem, kLanes),
-        f_(problem, transposed, kLanes),
+        halved_(kPairs && halves_summaries(g_)),
+        f_(problem, transposed, kLanes, halved_),
         stride_(mixed_stride(f_.size, kLanes)),
         map_(problem.feature_map),
         transposed_(transposed) {}
@@ -92,7 +93,7 @@ class HeadPass {
   Index MixingPieces() const { return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce; }
   void MixSummaries(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Summaries();
-    Mix(
+    EitherMix(
         slot_.mixing, head_.mq, head_.mk, stack, p0, p1, true,
         [&](Index first, Index height)
             HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); },
@@ -101,7 +102,15 @@ class HeadPass {
         },
         ahead);
   }
-  // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered.
+  template <class... Arguments>
+  void EitherMix(Arguments&&... arguments) {
+    if constexpr (kPairs) {
+      if (halved_) return Mix<true>(std::forward<Arguments>(arguments)...);
+    }
+    Mix(std::forward<Arguments>(arguments)...);
+  }
+  // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered. Pairs stay
+  // pairs.
   float* Mixed(Index i) const {
     if (slot_.mixed) return slot_.mixed + i * stride_;
     Gather(Summaries(), i, 0, f_.size / kPanel, s_.flat);
@@ -137,7 +146,8 @@ class HeadPass {
     const Index tokens = block.tokens();
     float* sum = s_.row;
     Clear(sum, g_.dk_padded);
-    const SummaryPlace to{stack, b, f_.rows, Panels(f_.width)};
+    const SummaryPlace to{stack, b, f_.rows, Panels(f_.width), halved_};
+    const Index rows = transposed_ ? p_.dv : p_.dk;
     const bool own_sums = g_.normalized && p_.separate_denominator;
     for (Index begin = 0; begin < tokens; begin += g_.tokens) {
       const Index count = std::min<Index>(g_.tokens, tokens - begin);
@@ -146,7 +156,7 @@ class HeadPass {
       PackSummands(count, g_.normalized && !own_sums ? sum : nullptr);
       Ahead ahead = Next(head_.key_blocks, head_.mk, b, begin + count);
       ahead.Add(head_.k, p_.dk, sizeof(T)).Add(head_.v, p_.dv, sizeof(T));
-      MultiplyTransposed<false, kSumPairs>(s_.a, f_.rows, kSumPairs ? HalfUp(count) : count, s_.b,
+      MultiplyTransposed<false, kSumPairs>(s_.a, rows, kSumPairs ? HalfUp(count) : count, s_.b,
                                            Panels(f_.width), nullptr, begin > 0, to, &ahead);
     }
     ClearExtra(stack, b);
@@ -289,6 +299,7 @@ class HeadPass {
   const Slot& slot_;
   const Scratch& s_;
   const Geometry g_;
+  const bool halved_;  // summaries are pairs
   const Flat f_;
   const Index stride_;  // between query blocks of slot_.mixed
   const Map map_;

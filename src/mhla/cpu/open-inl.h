@@ -93,12 +93,9 @@ void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
   }
   if (head_.d_v.data) {
     panels(OutputGradients(count), s_.b3);
-    if constexpr (kPairs) {
-      PairTransposed(gradients, b, p_.dv, p_.dk, s_.matrix);
-    } else {
-      if (!head_.d_k.data) Operand(gradients, b);
-      TransposePanels(s_.flat, p_.dv, p_.dk, s_.matrix);
-    }
+    if (!head_.d_k.data) Operand(gradients, b);
+    if constexpr (kPairs) TransposePairs(s_.paired, p_.dv, p_.dk, s_.matrix);
+    else TransposePanels(s_.flat, p_.dv, p_.dk, s_.matrix);
     const RowSummand product{s_.a3, keys, s_.matrix, keys};
     const Panels columns(p_.dv);
     const auto write = [&](auto&& out) HWY_ATTR {

@@ -15,35 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
 
-using DU = hn::RebindToUnsigned<DF>;
-using VU = hn::Vec<DU>;
-
-constexpr Index HalfUp(Index x) { return (x + 1) / 2; }
-
-// Rounded to bf16, in the upper half of the bits.
-HWY_INLINE VU RoundedBits(VF x) {
-  const DU du;
-  const VU bits = hn::BitCast(du, x);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const VU sum = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
-  return hn::And(sum, hn::Set(du, 0xffff0000u));
-}
-HWY_INLINE VF Rounded(VF x) { return hn::BitCast(DF(), RoundedBits(x)); }
-
 #if MHLA_CPU_PAIRS
-// 32 values rounded, `first` before `second`.
-HWY_INLINE __m512i RoundedWords(VF first, VF second) {
-  __m512i words;
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(words) : "v"(first.raw), "v"(second.raw));
-  return words;
-}
-// Word numbers c, c + distance of pairs c = from, from + 1, ...
-HWY_INLINE __m512i Interleaved(int from, int distance) {
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const int first = 0x10001 * from + (distance << 16);
-  return _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(0x10001)),
-                          _mm512_set1_epi32(first));
-}
 // Negative bf16 values become zero; a NaN stays, whatever its sign.
 HWY_INLINE __m512i ReluWords(__m512i x) {
   const __m512i from_minus_zero = _mm512_sub_epi16(x, _mm512_set1_epi16(-0x8000));
@@ -51,34 +23,6 @@ HWY_INLINE __m512i ReluWords(__m512i x) {
   return _mm512_maskz_mov_epi16(kept, x);
 }
 #endif
-
-// Rounded values as pairs, `first` in the lower halves.
-HWY_INLINE VF RoundedPairs(VF first, VF second) {
-#if MHLA_CPU_PAIRS
-  const __m512i words = RoundedWords(first, second);
-  return VF{_mm512_castsi512_ps(_mm512_permutexvar_epi16(Interleaved(0, 16), words))};
-#else
-  const VU low = hn::ShiftRight<16>(RoundedBits(first));
-  return hn::BitCast(DF(), hn::Or(low, RoundedBits(second)));
-#endif
-}
-HWY_INLINE VF FirstOf(VF pairs) {
-  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::BitCast(DU(), pairs)));
-}
-HWY_INLINE VF SecondOf(VF pairs) {
-  return hn::BitCast(DF(), hn::And(hn::BitCast(DU(), pairs), hn::Set(DU(), 0xffff0000u)));
-}
-// A panel of columns rounded, neighbouring ones as pairs.
-HWY_INLINE void StoreColumnPairs(VF first, VF second, float* to) {
-#if MHLA_CPU_PAIRS
-  _mm512_storeu_si512(to, RoundedWords(first, second));
-#else
-  const hn::Rebind<std::uint16_t, DF> d16;
-  std::uint16_t* words = reinterpret_cast<std::uint16_t*>(to);
-  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(first))), d16, words);
-  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(RoundedBits(second))), d16, words + kLanes);
-#endif
-}
 
 // Feature maps by what they cost: words as they are, words compared, f32 and rounding.
 enum class MapKind { identity, relu, shifted, elu };

@@ -32,6 +32,7 @@ struct SummaryPlace {
   const Stack& stack;
   Index block, rows;
   Panels panels;
+  bool halved = false;  // `rows` are pairs
 
   float* operator()(Index r, Index c) const {
     return stack.at(c * rows + r * panels.width(c / kPanel), block);
@@ -161,21 +162,28 @@ template <bool kLower = false, bool kPairs = false, class Out>
 HWY_INLINE void MultiplyTransposed(const float* a, Index rows, Index tokens, const float* b,
                                    const Panels& panels, const float* scale, bool add, Out&& out,
                                    Ahead* ahead = nullptr) {
+  constexpr bool kSummary = std::is_same_v<std::decay_t<Out>, SummaryPlace>;
   if (ahead) ahead->Begin(panels.count * Split(std::min(kChunk, rows)).tiles);
   for (Index j = 0; j < panels.count; ++j) {
     const Index width = panels.width(j);
     for (Index chunk = 0; chunk < rows; chunk += kChunk) {
-      const Split split(std::min(kChunk, rows - chunk));
+      const Index left = std::min(kChunk, rows - chunk);
+      bool paired = false;  // then tiles begin at even rows
+      if constexpr (kSummary) paired = out.halved;
+      const Split split = paired ? Split(HalfUp(left), kMaxRows / 2) : Split(left);
       for (Index t = 0; t < split.tiles; ++t) {
-        const Index first = split.begin(t), height = split.height(t);
+        const Index first = split.begin(t) << (paired ? 1 : 0);
+        const Index height = paired ? std::min(2 * split.height(t), left - first) : split.height(t);
         if (ahead) ahead->Step();
         const Index skip = !kLower ? 0 : kPairs ? first / 2 : first;
         const Term term{a + chunk / kChunk * (kTokens * kRowStride) + skip * kRowStride + first,
                         b + panels.offset(j, tokens) + skip * width, kRowStride, width,
                         tokens - skip};
         TileOut to;
-        if constexpr (std::is_same_v<std::decay_t<Out>, SummaryPlace>) {
-          out.Fill(chunk + first, height, j * kPanel, to.rows);
+        to.paired = paired;
+        if constexpr (kSummary) {
+          if (paired) out.Fill((chunk + first) / 2, HalfUp(height), j * kPanel, to.rows);
+          else out.Fill(chunk + first, height, j * kPanel, to.rows);
         } else {
           for (Index r = 0; r < height; ++r) to.rows[r] = out(chunk + first + r, j * kPanel);
         }
@@ -202,23 +210,25 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
 
 // out(r, p) = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
 // p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may
-// replace its block of the stack.
-template <class Range, class Out>
+// replace its block of the stack. kHalved: the stack holds pairs.
+template <bool kHalved = false, class Range, class Out>
 HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, Index p0,
                     Index p1, bool upwards, Range&& range, Out&& out, Ahead* ahead = nullptr) {
   const Split split(rows);
-  if (ahead) ahead->Begin((p1 - p0) * split.tiles);
-  for (Index p = p0; p < p1; ++p) {
+  constexpr Index kParts = kHalved ? 2 : 1;  // of a panel
+  if (ahead) ahead->Begin((p1 - p0) * kParts * split.tiles);
+  for (Index part = p0 * kParts; part < p1 * kParts; ++part) {
+    const Index p = part / kParts, column = part % kParts * kLanes;
     for (Index at = 0; at < split.tiles; ++at) {
       const Index t = upwards ? split.tiles - 1 - at : at;
       const Index first = split.begin(t), height = split.height(t);
       const auto [begin, end] = range(first, height);
-      const Term term{packed + first * columns + begin * height, stack.panel(p, begin), height,
-                      Stack::kStride, std::max<Index>(end - begin, 0)};
+      const Term term{packed + first * columns + begin * height, stack.panel(p, begin) + column,
+                      height, Stack::kStride, std::max<Index>(end - begin, 0)};
       if (ahead) ahead->Step();
       TileOut to;
-      for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, p);
-      TileFor<true>(height, kPanel)(&term, 1, to);
+      for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, p) + column;
+      (kHalved ? MixTileFor(height) : TileFor<true>(height, kPanel))(&term, 1, to);
     }
   }
 }

@@ -11,46 +11,15 @@
 #define MHLA_CPU_TILE_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
-#include "mhla/cpu/geometry.h"
+#include "mhla/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla::cpu {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-using DF = HWY_CAPPED(float, 16);  // wider vectors would not fit the layout of the workspace
-using VF = hn::Vec<DF>;
-inline constexpr Index kLanes = MaxLanes(DF());
-inline constexpr Index kPanel = 2 * kLanes;  // columns of a full tile
-// 32 registers hold 14 x 2 accumulators, 2 of B and a broadcast; 16 hold 6 x 2.
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-inline constexpr int kMaxRows = 14;
-#else
-inline constexpr int kMaxRows = 6;
-#endif
-
-// AVX-512-BF16 dot products, which Highway 1.0 does not know, beside the AVX-512 kernels.
-#undef MHLA_CPU_PAIRS
-#if HWY_TARGET == HWY_AVX3 && HWY_COMPILER_GCC_ACTUAL
-#define MHLA_CPU_PAIRS 1
-#else
-#define MHLA_CPU_PAIRS 0
-#endif
-
-// AMX matrix registers, whose use Linux grants on request, beside those.
-#undef MHLA_CPU_AMX
-#if MHLA_CPU_PAIRS && HWY_ARCH_X86_64 && defined(__linux__)
-#define MHLA_CPU_AMX 1
-#else
-#define MHLA_CPU_AMX 0
-#endif
-
 // One summand A * B of a tile: k steps of both operands.
 struct Term {
   const float* a;
@@ -64,6 +33,7 @@ struct TileOut {
   float* rows[kMaxRows];         // where each row's columns go
   const float* scale = nullptr;  // one factor per row
   bool add = false;              // to what is there
+  bool paired = false;           // neighbouring rows as pairs of bf16, one of `rows` for both
 };
 
 template <int kRows, int kVecs>
@@ -89,6 +59,24 @@ HWY_INLINE void StoreTile(const VF (&acc)[kRows][kVecs], const TileOut& out) {
       if (scale) x = hn::Mul(x, hn::Set(d, scale[r]));
       if (add) x = hn::Add(x, hn::LoadU(d, to + v * kLanes));
       hn::StoreU(x, d, to + v * kLanes);
+    }
+  }
+}
+
+// The same where rows may have to be paired; nothing is added to those.
+template <int kRows, int kVecs>
+HWY_INLINE void StorePairTile(const VF (&acc)[kRows][kVecs], const TileOut& out) {
+  if (!out.paired) return StoreTile(acc, out);
+  const DF d;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; r += 2) {
+    const VF first = hn::Set(d, out.scale ? out.scale[r] : 1.0f);
+    const VF second = hn::Set(d, out.scale && r + 1 < kRows ? out.scale[r + 1] : 1.0f);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) {
+      const VF odd = r + 1 < kRows ? hn::Mul(second, acc[r + 1 < kRows ? r + 1 : r][v])
+                                   : hn::Zero(d);
+      hn::StoreU(RoundedPairs(hn::Mul(first, acc[r][v]), odd), d, out.rows[r / 2] + v * kLanes);
     }
   }
 }
@@ -149,9 +137,41 @@ HWY_NOINLINE __attribute__((target("avx512bf16"))) void PairTile(const Term* ter
       b += ldb;
     }
   }
-  StoreTile(acc, out);
+  StorePairTile(acc, out);
 }
 #endif
+
+// Mixing of pairs: f32 weights times a vector of pairs, which become f32 on the way in and pairs
+// again on the way out. A is k-major.
+template <int kRows>
+HWY_NOINLINE void MixTile(const Term* term, int, const TileOut& out) {
+  const DF d;
+  VF acc[kRows][2];
+  ClearTile(acc);
+  const float* HWY_RESTRICT a = term->a;
+  const float* HWY_RESTRICT b = term->b;
+  const Index lda = term->lda, ldb = term->ldb;
+#pragma GCC unroll 2
+  for (Index k = term->k; k > 0; --k, a += lda, b += ldb) {
+    const VF pairs = hn::LoadU(d, b), first = FirstOf(pairs), second = SecondOf(pairs);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const VF av = hn::Set(d, a[r]);
+      acc[r][0] = hn::MulAdd(av, first, acc[r][0]);
+      acc[r][1] = hn::MulAdd(av, second, acc[r][1]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) hn::StoreU(RoundedPairs(acc[r][0], acc[r][1]), d, out.rows[r]);
+}
+template <int... kRows>
+constexpr std::array<TileFunction, sizeof...(kRows)> MixTable(std::integer_sequence<int, kRows...>) {
+  return {&MixTile<kRows + 1>...};
+}
+HWY_INLINE TileFunction MixTileFor(Index rows) {
+  static constexpr auto kTable = MixTable(std::make_integer_sequence<int, kMaxRows>{});
+  return kTable[static_cast<std::size_t>(rows - 1)];
+}
 
 template <int kVecs, bool kKMajor, bool kPairs, int... kRows>
 constexpr std::array<TileFunction, sizeof...(kRows)> TileTable(
