@@ -93,7 +93,7 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
   void MixGradients(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Gradients();
     this->EitherMix(
-        slot_.mixing_t, head_.mk, head_.mq, stack, p0, p1, false,
+        p0, p1, slot_.mixing_t, head_.mk, head_.mq, stack, false,
         [&](Index first, Index)
             HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
         [&](Index b, Index p) HWY_ATTR {

@@ -70,7 +70,8 @@ Geometry::Geometry(const Problem& problem, Index lanes)
       normalized(problem.normalizer != Normalizer::none),
       shared(problem.normalizer == Normalizer::shared_position),
       causal(problem.mask == Mask::causal),
-      one_chunk(tokens >= problem.layout.max_block_tokens()),
+      one_chunk(tokens >= problem.layout.max_block_tokens() &&
+                tokens >= problem.keys().max_block_tokens()),
       masked(problem.mask != Mask::none) {
   if (!shared) return;
   for (const Block& block : problem.layout.blocks()) {

@@ -69,10 +69,10 @@ struct Geometry {
 // in place.
 constexpr bool mixes_late(const Geometry& g) { return g.masked && !g.normalized; }
 
-// Summaries of a language model in bf16 are kept in bf16 where products of pairs make and read
-// them: nothing divides, and each is the sum of one product.
-constexpr bool halves_summaries(const Geometry& g) {
-  return g.causal && !g.normalized && g.one_chunk;
+// Where products of pairs make and read summaries, these are kept in bf16 as well: each is the sum
+// of one product. Backward, where one visit of a block does all.
+constexpr bool halves_summaries(const Geometry& g, bool backward) {
+  return g.one_chunk && (!backward || (g.causal && !g.normalized));
 }
 
 constexpr Index HalfUp(Index x) { return (x + 1) / 2; }

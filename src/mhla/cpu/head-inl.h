@@ -62,7 +62,7 @@ class HeadPass {
         slot_(slot),
         s_(scratch),
         g_(problem, kLanes),
-        halved_(kPairs && halves_summaries(g_)),
+        halved_(kPairs && halves_summaries(g_, transposed)),
         f_(problem, transposed, kLanes, halved_),
         stride_(mixed_stride(f_.size, kLanes)),
         map_(problem.feature_map),
@@ -94,7 +94,7 @@ class HeadPass {
   void MixSummaries(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Summaries();
     EitherMix(
-        slot_.mixing, head_.mq, head_.mk, stack, p0, p1, true,
+        p0, p1, slot_.mixing, head_.mq, head_.mk, stack, true,
         [&](Index first, Index height)
             HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); },
         [&](Index i, Index p) HWY_ATTR {
@@ -102,12 +102,14 @@ class HeadPass {
         },
         ahead);
   }
-  template <class... Arguments>
-  void EitherMix(Arguments&&... arguments) {
+  // Panels of pairs, and what follows them in f32.
+  template <class... Rest>
+  void EitherMix(Index p0, Index p1, const Rest&... rest) {
     if constexpr (kPairs) {
-      if (halved_) return Mix<true>(std::forward<Arguments>(arguments)...);
+      const Index end = std::clamp(f_.extra / kPanel, p0, p1);
+      if (halved_) Mix<true>(p0, end, rest...), p0 = end;
     }
-    Mix(std::forward<Arguments>(arguments)...);
+    Mix(p0, p1, rest...);
   }
   // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered. Pairs stay
   // pairs.
@@ -162,7 +164,8 @@ class HeadPass {
     ClearExtra(stack, b);
     if (g_.shared) return OwnDenominators(stack, b, sum);
     for (Index x = 0; x < f_.extra_length; x += kLanes) {
-      Store(Load(sum + x), stack.at(f_.extra + x, b));
+      // As S, whose columns of a constant v it has to equal.
+      Store(halved_ ? Rounded(Load(sum + x)) : Load(sum + x), stack.at(f_.extra + x, b));
     }
   }
 

@@ -212,8 +212,9 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
 // p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may
 // replace its block of the stack. kHalved: the stack holds pairs.
 template <bool kHalved = false, class Range, class Out>
-HWY_INLINE void Mix(const float* packed, Index rows, Index columns, const Stack& stack, Index p0,
-                    Index p1, bool upwards, Range&& range, Out&& out, Ahead* ahead = nullptr) {
+HWY_INLINE void Mix(Index p0, Index p1, const float* packed, Index rows, Index columns,
+                    const Stack& stack, bool upwards, const Range& range, const Out& out,
+                    Ahead* ahead) {
   const Split split(rows);
   constexpr Index kParts = kHalved ? 2 : 1;  // of a panel
   if (ahead) ahead->Begin((p1 - p0) * kParts * split.tiles);
