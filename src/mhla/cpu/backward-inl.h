@@ -86,16 +86,23 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
     });
   }
   void PackTransposedWeights() {
-    PackMixing(head_.mk, head_.mq, slot_.mixing_t, [&](Index b, Index q) HWY_ATTR {
-      return b < this->Closed(q) ? this->Weight(q, b) : 0.0f;
-    });
+    const auto weight = [&](Index b, Index q)
+                            HWY_ATTR { return b < this->Closed(q) ? this->Weight(q, b) : 0.0f; };
+    if (this->halved_) {  // which have nothing in f32 beside them
+      PackMixingPairs(head_.mk, head_.mq, slot_.mixing_t, Readers(), weight);
+    } else {
+      PackMixing(head_.mk, head_.mq, slot_.mixing_t, weight);
+    }
+  }
+  // Query blocks that see the first of some key blocks.
+  auto Readers() const {
+    return [this](Index first, Index)
+               HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); };
   }
   void MixGradients(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Gradients();
     this->EitherMix(
-        p0, p1, slot_.mixing_t, head_.mk, head_.mq, stack, false,
-        [&](Index first, Index)
-            HWY_ATTR { return std::pair<Index, Index>(FirstReader(first), head_.mq); },
+        p0, p1, slot_.mixing_t, slot_.mixing_t, head_.mk, head_.mq, stack, false, Readers(),
         [&](Index b, Index p) HWY_ATTR {
           return late_ ? stack.panel(p, b) : slot_.d_summaries + b * stride_ + p * kPanel;
         },

@@ -187,6 +187,7 @@ Slot::Slot(const Problem& problem, bool backward, Arena& arena) {
   const Index stride = flat.size + 2 * kWidestLanes;
   mixed = optional(!in_place, stride * (backward && reuse ? std::max(g.mq, g.mk) : g.mq));
   mixing = arena.floats(g.mq * g.mk);
+  mixing_pairs = optional(problem.dtype == DType::bf16, g.mq * HalfUp(g.mk));
   d_mixed = optional(backward, flat.stack(g.mq));
   d_summaries = backward && reuse ? mixed : optional(backward, stride * g.mk);
   mixing_t = optional(backward, g.mq * g.mk);

@@ -167,6 +167,7 @@ struct Slot {
   float* summaries;  // S [group, key block, panel of the group, two vectors]
   float* mixed;      // S~ [query block, Flat::size]; null: in the place of S
   float* mixing;     // packed for products: m, tile by tile
+  float* mixing_pairs;  // the same in bf16, for summaries in bf16
   // Backward.
   float* d_mixed;        // dS~ as S
   float* d_summaries;    // dS [key block, Flat::size]; null: in the place of dS~

@@ -87,16 +87,26 @@ class HeadPass {
     return g_.causal && !g_.shared ? std::max<Index>(head_.mk - 1, 0) : head_.mk;
   }
   void PackWeights() {
-    PackMixing(head_.mq, head_.mk, slot_.mixing,
-               [&](Index i, Index c) HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; });
+    const auto weight = [&](Index i, Index c)
+                            HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; };
+    if (!halved_) return PackMixing(head_.mq, head_.mk, slot_.mixing, weight);
+    PackMixingPairs(head_.mq, head_.mk, slot_.mixing_pairs, SeenBy(), weight);
+    if (f_.extra == f_.size) return;
+    // The same weights for numerators and denominators.
+    PackMixing(head_.mq, head_.mk, slot_.mixing, [&](Index i, Index c) HWY_ATTR {
+      return to_float(from_float<BFloat16>(weight(i, c)));
+    });
+  }
+  // Blocks that a tile of query blocks sees.
+  auto SeenBy() const {
+    return [this](Index first, Index height)
+               HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); };
   }
   Index MixingPieces() const { return (f_.size / kPanel + kPanelsAtOnce - 1) / kPanelsAtOnce; }
   void MixSummaries(Index p0, Index p1, Ahead* ahead = nullptr) {
     const Stack stack = Summaries();
     EitherMix(
-        p0, p1, slot_.mixing, head_.mq, head_.mk, stack, true,
-        [&](Index first, Index height)
-            HWY_ATTR { return std::pair<Index, Index>(0, Closed(first + height - 1)); },
+        p0, p1, slot_.mixing_pairs, slot_.mixing, head_.mq, head_.mk, stack, true, SeenBy(),
         [&](Index i, Index p) HWY_ATTR {
           return slot_.mixed ? slot_.mixed + i * stride_ + p * kPanel : stack.panel(p, i);
         },
@@ -104,12 +114,12 @@ class HeadPass {
   }
   // Panels of pairs, and what follows them in f32.
   template <class... Rest>
-  void EitherMix(Index p0, Index p1, const Rest&... rest) {
+  void EitherMix(Index p0, Index p1, const float* pairs, const float* packed, const Rest&... rest) {
     if constexpr (kPairs) {
       const Index end = std::clamp(f_.extra / kPanel, p0, p1);
-      if (halved_) Mix<true>(p0, end, rest...), p0 = end;
+      if (halved_) Mix<true>(p0, end, pairs, rest...), p0 = end;
     }
-    Mix(p0, p1, rest...);
+    Mix(p0, p1, packed, rest...);
   }
   // All of S~_i and what else is mixed, contiguous; s_.flat where it has to be gathered. Pairs stay
   // pairs.

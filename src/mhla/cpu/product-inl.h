@@ -6,6 +6,7 @@
 #define MHLA_CPU_PRODUCT_INL_H_
 #endif
 
+#include "mhla/core/half.h"
 #include "mhla/cpu/amx-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -208,9 +209,28 @@ void PackMixing(Index rows, Index columns, float* to, Weight&& weight) {
   }
 }
 
+// The same as pairs of neighbouring columns, of each tile's own range of them.
+template <class Range, class Weight>
+void PackMixingPairs(Index rows, Index columns, float* to, const Range& range,
+                     const Weight& weight) {
+  const Split split(rows);
+  for (Index t = 0; t < split.tiles; ++t) {
+    const Index first = split.begin(t), height = split.height(t);
+    BFloat16* tile = reinterpret_cast<BFloat16*>(to + first * HalfUp(columns));
+    const auto [begin, end] = range(first, height);
+    for (Index c = begin; c < end; c += 2) {
+      for (Index r = 0; r < height; ++r, tile += 2) {
+        tile[0] = from_float<BFloat16>(weight(first + r, c));
+        tile[1] = from_float<BFloat16>(c + 1 < end ? weight(first + r, c + 1) : 0.0f);
+      }
+    }
+  }
+}
+
 // out(r, p) = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
 // p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may
-// replace its block of the stack. kHalved: the stack holds pairs.
+// replace its block of the stack. kHalved: the stack holds pairs, and
+// `packed` does.
 template <bool kHalved = false, class Range, class Out>
 HWY_INLINE void Mix(Index p0, Index p1, const float* packed, Index rows, Index columns,
                     const Stack& stack, bool upwards, const Range& range, const Out& out,
@@ -224,12 +244,18 @@ HWY_INLINE void Mix(Index p0, Index p1, const float* packed, Index rows, Index c
       const Index t = upwards ? split.tiles - 1 - at : at;
       const Index first = split.begin(t), height = split.height(t);
       const auto [begin, end] = range(first, height);
-      const Term term{packed + first * columns + begin * height, stack.panel(p, begin) + column,
-                      height, Stack::kStride, std::max<Index>(end - begin, 0)};
+      const float* weights = kHalved ? packed + first * HalfUp(columns)
+                                     : packed + first * columns + begin * height;
+      const Term term{weights, stack.panel(p, begin) + column, height, Stack::kStride,
+                      std::max<Index>(end - begin, 0)};
       if (ahead) ahead->Step();
       TileOut to;
       for (Index r = 0; r < height; ++r) to.rows[r] = out(first + r, p) + column;
-      (kHalved ? MixTileFor(height) : TileFor<true>(height, kPanel))(&term, 1, to);
+      TileFunction tile = TileFor<true>(height, kPanel);
+#if MHLA_CPU_PAIRS
+      if constexpr (kHalved) tile = MixTileFor(height);
+#endif
+      tile(&term, 1, to);
     }
   }
 }

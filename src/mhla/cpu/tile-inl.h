@@ -141,26 +141,37 @@ HWY_NOINLINE __attribute__((target("avx512bf16"))) void PairTile(const Term* ter
 }
 #endif
 
-// Mixing of pairs: f32 weights times a vector of pairs, which become f32 on the way in and pairs
-// again on the way out. A is k-major.
+#if MHLA_CPU_PAIRS
+// Mixing of summaries whose rows are pairs: a vector of them of two blocks becomes two whose pairs
+// are blocks, as those of the weights. A is k-major, k counts blocks; results are pairs of rows.
 template <int kRows>
-HWY_NOINLINE void MixTile(const Term* term, int, const TileOut& out) {
+HWY_NOINLINE __attribute__((target("avx512bf16"))) void MixTile(const Term* term, int,
+                                                                const TileOut& out) {
   const DF d;
   VF acc[kRows][2];
   ClearTile(acc);
   const float* HWY_RESTRICT a = term->a;
   const float* HWY_RESTRICT b = term->b;
   const Index lda = term->lda, ldb = term->ldb;
-#pragma GCC unroll 2
-  for (Index k = term->k; k > 0; --k, a += lda, b += ldb) {
-    const VF pairs = hn::LoadU(d, b), first = FirstOf(pairs), second = SecondOf(pairs);
+  const auto step = [&](__m512i one, __m512i other) HWY_ATTR
+                    __attribute__((target("avx512bf16"), always_inline)) {
+    constexpr __mmask32 kUpper = 0xaaaaaaaa;
+    const __m512bh first = (__m512bh)_mm512_mask_blend_epi16(kUpper, one,
+                                                             _mm512_slli_epi32(other, 16));
+    const __m512bh second = (__m512bh)_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(one, 16),
+                                                              other);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const VF av = hn::Set(d, a[r]);
-      acc[r][0] = hn::MulAdd(av, first, acc[r][0]);
-      acc[r][1] = hn::MulAdd(av, second, acc[r][1]);
+      const __m512bh av = (__m512bh)hn::Set(d, a[r]).raw;
+      acc[r][0].raw = _mm512_dpbf16_ps(acc[r][0].raw, av, first);
+      acc[r][1].raw = _mm512_dpbf16_ps(acc[r][1].raw, av, second);
     }
+  };
+  Index k = term->k;
+  for (; k > 1; k -= 2, a += lda, b += 2 * ldb) {
+    step(_mm512_loadu_si512(b), _mm512_loadu_si512(b + ldb));
   }
+  if (k > 0) step(_mm512_loadu_si512(b), _mm512_setzero_si512());
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) hn::StoreU(RoundedPairs(acc[r][0], acc[r][1]), d, out.rows[r]);
 }
@@ -172,6 +183,7 @@ HWY_INLINE TileFunction MixTileFor(Index rows) {
   static constexpr auto kTable = MixTable(std::make_integer_sequence<int, kMaxRows>{});
   return kTable[static_cast<std::size_t>(rows - 1)];
 }
+#endif
 
 template <int kVecs, bool kKMajor, bool kPairs, int... kRows>
 constexpr std::array<TileFunction, sizeof...(kRows)> TileTable(
