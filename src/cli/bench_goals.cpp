@@ -25,13 +25,6 @@ Goal worst_of(const BenchReport& report, Goal goal,
   return goal;
 }
 
-double f32_time(const BenchReport& report, const BenchRow& row) {
-  for (const BenchRow& other : report.rows) {
-    if (other.shape == row.shape && is(other, row.what.c_str(), DType::f32)) return other.ms;
-  }
-  return kNotMeasured;
-}
-
 }  // namespace
 
 std::vector<Goal> goals(const BenchReport& report) {
@@ -60,7 +53,7 @@ std::vector<Goal> goals(const BenchReport& report) {
     return only(r.dtype == DType::bf16 && r.what != "decode", r.ratio("composed"));
   });
   add("bf16 over our f32", 1, [&](const BenchRow& r) {
-    return only(r.dtype == DType::bf16 && r.what != "decode", f32_time(report, r) / r.ms);
+    return only(r.dtype == DType::bf16 && r.what != "decode", r.f32_ms / r.ms);
   });
   add("over softmax attention", 1,
       [&](const BenchRow& r) { return only(r.what != "decode", r.ratio("softmax")); });

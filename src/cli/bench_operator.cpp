@@ -1,4 +1,5 @@
 // One shape: ours against the f64 reference, then against the clock and the baselines.
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/bench.h"
@@ -98,11 +99,23 @@ class Case {
       single = std::make_unique<Ours>(problem_, ours_.get().implementation(), 1, data_);
       calls.emplace_back([&] { single->run_forward(); });
     }
+    // NOTE: the machine's speed changes by a quarter within seconds, so that times of two rows say
+    // little about each other.
+    std::unique_ptr<BenchData> wide_data;
+    std::unique_ptr<Ours> wide;
+    const std::size_t wide_at = calls.size();
+    if (problem_.dtype != DType::f32 && std::ranges::count(run_.dtypes, DType::f32) > 0) {
+      const Problem problem = with(problem_, DType::f32);
+      wide_data = std::make_unique<BenchData>(problem, shape_.fused);
+      wide = std::make_unique<Ours>(problem, run_.options.implementation, run_.threads, *wide_data);
+      calls.emplace_back([&] { backward ? wide->run_both() : wide->run_forward(); });
+    }
     const std::size_t first = calls.size();
     calls.insert(calls.end(), peers.calls().begin(), peers.calls().end());
     const std::vector<double> times = race(calls, run_.options.seconds);
     row.ms = times[0];
     if (single) row.thread_speedup = times[1] / times[0];
+    if (wide) row.f32_ms = times[wide_at];
     peers.finish(times, first, row);
     known_ = row.baselines;
     return row;

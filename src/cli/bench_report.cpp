@@ -36,6 +36,7 @@ nlohmann::json to_json(const BenchRow& row) {
                            {"gflops", number(row.gflops())},
                            {"ceiling_share", number(row.gflops() / row.ceiling)},
                            {"thread_speedup", number(row.thread_speedup)},
+                           {"f32_ms", number(row.f32_ms)},
                            {"error", number(row.error)},
                            {"tolerance", number(row.tolerance)},
                            {"baselines", baselines},

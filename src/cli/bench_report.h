@@ -32,6 +32,7 @@ struct BenchRow {
   double flops = 0;                      // of the linear form
   double ceiling = kNotMeasured;         // GFLOP/s of a large gemm in the same run
   double thread_speedup = kNotMeasured;  // 1 thread over all of them
+  double f32_ms = kNotMeasured;          // ours in f32, taking turns with a 16-bit row
   double block_ms =
       kNotMeasured;  // decode: mean step over a block, with what is prepared meanwhile
   double worst_ms = kNotMeasured;  // decode: slowest step of a block

@@ -186,6 +186,58 @@ TEST_P(EachTarget, AgreesIn16Bit) {
   }
 }
 
+// Odd rows, columns and blocks of summaries whose rows and blocks are paired.
+TEST_P(EachTarget, AgreesAtTheEdgesOfPairs) {
+  std::uint64_t seed = 540;
+  for (const std::int64_t d : {2, 15, 31, 33, 64, 79}) {
+    for (const std::int64_t blocks : {1, 2, 5, 16}) {
+      expect_agreement({.heads = 2,
+                        .dk = d,
+                        .dv = 1 + (d * 7 + blocks) % 97,
+                        .layout = L::sequence(9 * blocks - 2, {.block = {9}}),
+                        .mask = kMasks[seed / 2 % 3],
+                        .normalizer = seed % 2 == 0 ? Normalizer::none : Normalizer::exact,
+                        .feature_map = kMaps[seed % 3],
+                        .dtype = DType::bf16},
+                       seed);
+      ++seed;
+    }
+  }
+}
+
+// Numerator and denominator round the same values, so that equal values come out as they are.
+TEST_P(EachTarget, ConstantsArePreservedIn16Bit) {
+  for (const Mask mask : {Mask::none, Mask::block_causal}) {
+    const Problem p{.dk = 40,
+                    .dv = 35,
+                    .layout = L::grid({12, 20}, {.block = {5, 6}}),
+                    .mask = mask,
+                    .dtype = DType::bf16};
+    CpuCase c(p, 570);
+    for (double& x : c.truth().v) x = 1;
+    for (const char* form : forms(p)) {
+      for (const double x : c.run({.implementation = form}).at("o")) ASSERT_EQ(x, 1) << form;
+    }
+  }
+}
+
+TEST_P(EachTarget, NotANumberStaysOneIn16Bit) {
+  for (const FeatureMap map : {FeatureMap::relu, FeatureMap::relu_eps, FeatureMap::identity}) {
+    for (const double sign : {1.0, -1.0}) {
+      const Problem p{.dk = 40,
+                      .dv = 35,
+                      .layout = L::sequence(24, {.block = {8}}),
+                      .normalizer = Normalizer::none,
+                      .feature_map = map,
+                      .dtype = DType::bf16};
+      CpuCase c(p, 580);
+      c.truth().k[3] = std::copysign(NAN, sign);
+      const auto got = c.run({.implementation = "cpu.linear"});
+      EXPECT_TRUE(std::isnan(got.at("o")[0])) << name(map) << " " << sign;
+    }
+  }
+}
+
 TEST_P(EachTarget, DoesNotDependOnTheNumberOfThreads) {
   std::vector<Problem> problems;
   for (const Mask mask : kMasks) {

@@ -208,14 +208,14 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
         TimesMatrix(kPairs ? s_.a : s_.a2, p_.dv, Operand(mixed, p_.dv, p_.dk), count, &ahead);
       }
       StoreGradient<kSumPairs>({.rows = s_.result,
-                     .stride = g_.dk_padded,
-                     .weight = d_den,
-                     .vector = den_joins() ? mixed + f_.extra : nullptr},
-                    this->QueryRows(count), head_.d_q);
+                                .stride = g_.dk_padded,
+                                .weight = d_den,
+                                .vector = den_joins() ? mixed + f_.extra : nullptr},
+                               this->QueryRows(count), head_.d_q);
     }
     if (head_.d_q_den.data) {
-      StoreGradient<kSumPairs>({.weight = d_den, .vector = mixed + f_.extra}, this->DenQueries(count),
-                    head_.d_q_den);
+      StoreGradient<kSumPairs>({.weight = d_den, .vector = mixed + f_.extra},
+                               this->DenQueries(count), head_.d_q_den);
     }
   }
 
@@ -258,9 +258,8 @@ class HeadBackward : HeadPass<T, kPairs, kSumPairs> {
         if constexpr (kPairs) {
           if (this->halved_) dots = DotFor<true>(height, width);
         }
-        dots(a.panel(p0, i), a.group_stride(), b.panel(p0, c),
-                                          b.group_stride(), p1 - p0, to + i * head_.mk + c,
-                                          head_.mk);
+        dots(a.panel(p0, i), a.group_stride(), b.panel(p0, c), b.group_stride(), p1 - p0,
+             to + i * head_.mk + c, head_.mk);
       }
     }
   }

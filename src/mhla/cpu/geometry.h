@@ -62,7 +62,7 @@ struct Geometry {
   Index box[3];                // largest block, per axis: coordinates of shared_position
   bool normalized, shared, causal;
   bool one_chunk;  // blocks are packed at once
-  bool masked;  // later blocks see earlier ones: what is mixed may replace what it is mixed of
+  bool masked;     // later blocks see earlier ones: what is mixed may replace what it is mixed of
 };
 
 // Backward, nothing divides: gradients of S~ are known before S~, so that one pass mixes both, each
@@ -164,9 +164,9 @@ struct Scratch {
 struct Slot {
   Slot(const Problem& problem, bool backward, Arena& arena);
 
-  float* summaries;  // S [group, key block, panel of the group, two vectors]
-  float* mixed;      // S~ [query block, Flat::size]; null: in the place of S
-  float* mixing;     // packed for products: m, tile by tile
+  float* summaries;     // S [group, key block, panel of the group, two vectors]
+  float* mixed;         // S~ [query block, Flat::size]; null: in the place of S
+  float* mixing;        // packed for products: m, tile by tile
   float* mixing_pairs;  // the same in bf16, for summaries in bf16
   // Backward.
   float* d_mixed;        // dS~ as S

@@ -80,7 +80,8 @@ void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
     const RowSummand summands[2] = {{s_.a, values, Operand(this->Summaries(), b), values},
                                     {s_.scores2, tokens, s_.b, tokens, true}};
     MultiplyRows<false, kPairs>(summands, 2, count, Panels(p_.dk), s_.factor, false, result, &here);
-    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->QueryRows(count), head_.d_q);
+    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->QueryRows(count),
+                             head_.d_q);
   }
   const Stack gradients = Gradients();
   if (head_.d_k.data) {
@@ -89,7 +90,8 @@ void HeadBackward<T, kPairs, kSumPairs>::OpenBlock(Index b) {
     MultiplyRows<false, kPairs>(&product, 1, count, Panels(p_.dk), nullptr, false, result, &next);
     MultiplyTransposed<true, kPairs>(transposed, count, tokens, s_.b, Panels(p_.dk), rest, true,
                                      result);
-    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->Keys(count), head_.d_k);
+    StoreGradient<kSumPairs>({.rows = s_.result, .stride = g_.dk_padded}, this->Keys(count),
+                             head_.d_k);
   }
   if (head_.d_v.data) {
     panels(OutputGradients(count), s_.b3);

@@ -37,8 +37,8 @@ HWY_INLINE void WithMapKind(const Map& map, F&& f) {
 template <MapKind kKind>
 HWY_INLINE VF LoadMapped(const BFloat16* row, Index lanes, VF low, VF shift) {
   const DF d;
-  const VF x = Apply<kKind == MapKind::elu>(lanes < kLanes ? LoadFirst(row, lanes) : Load(row), low,
-                                            shift);
+  const VF x = Apply < kKind ==
+               MapKind::elu > (lanes < kLanes ? LoadFirst(row, lanes) : Load(row), low, shift);
   return lanes < kLanes ? hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(lanes)), x) : x;
 }
 
@@ -119,8 +119,8 @@ HWY_NOINLINE void PackRowPairs(const Source<BFloat16>& from, bool as_panels, flo
 }
 inline void PackRowPairs(const Source<BFloat16>& from, bool as_panels, float* to,
                          float* sums = nullptr) {
-  WithMapKind(from.map, [&](auto kind)
-                            HWY_ATTR { PackRowPairs<kind.value>(from, as_panels, to, sums); });
+  WithMapKind(from.map,
+              [&](auto kind) HWY_ATTR { PackRowPairs<kind.value>(from, as_panels, to, sums); });
 }
 
 // Rows as they are, columns 2c and 2c + 1 being pair c, row-major; dots with `with` where given.
@@ -164,8 +164,7 @@ HWY_NOINLINE void PackColumnPairs(const Source<BFloat16>& from, float* to, const
   }
 }
 inline void PackColumnPairs(const Source<BFloat16>& from, float* to, const Also& also = {}) {
-  WithMapKind(from.map,
-              [&](auto kind) HWY_ATTR { PackColumnPairs<kind.value>(from, to, also); });
+  WithMapKind(from.map, [&](auto kind) HWY_ATTR { PackColumnPairs<kind.value>(from, to, also); });
 }
 
 // A panel matrix [rows, width] with neighbouring rows paired.

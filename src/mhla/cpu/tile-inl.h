@@ -154,19 +154,19 @@ HWY_NOINLINE __attribute__((target("avx512bf16"))) void MixTile(const Term* term
   const float* HWY_RESTRICT b = term->b;
   const Index lda = term->lda, ldb = term->ldb;
   const auto step = [&](__m512i one, __m512i other) HWY_ATTR
-                    __attribute__((target("avx512bf16"), always_inline)) {
-    constexpr __mmask32 kUpper = 0xaaaaaaaa;
-    const __m512bh first = (__m512bh)_mm512_mask_blend_epi16(kUpper, one,
-                                                             _mm512_slli_epi32(other, 16));
-    const __m512bh second = (__m512bh)_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(one, 16),
-                                                              other);
+      __attribute__((target("avx512bf16"), always_inline)) {
+        constexpr __mmask32 kUpper = 0xaaaaaaaa;
+        const __m512bh first = (__m512bh)_mm512_mask_blend_epi16(kUpper, one,
+                                                                 _mm512_slli_epi32(other, 16));
+        const __m512bh second = (__m512bh)_mm512_mask_blend_epi16(
+            kUpper, _mm512_srli_epi32(one, 16), other);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh av = (__m512bh)hn::Set(d, a[r]).raw;
-      acc[r][0].raw = _mm512_dpbf16_ps(acc[r][0].raw, av, first);
-      acc[r][1].raw = _mm512_dpbf16_ps(acc[r][1].raw, av, second);
-    }
-  };
+        for (int r = 0; r < kRows; ++r) {
+          const __m512bh av = (__m512bh)hn::Set(d, a[r]).raw;
+          acc[r][0].raw = _mm512_dpbf16_ps(acc[r][0].raw, av, first);
+          acc[r][1].raw = _mm512_dpbf16_ps(acc[r][1].raw, av, second);
+        }
+      };
   Index k = term->k;
   for (; k > 1; k -= 2, a += lda, b += 2 * ldb) {
     step(_mm512_loadu_si512(b), _mm512_loadu_si512(b + ldb));
@@ -176,7 +176,8 @@ HWY_NOINLINE __attribute__((target("avx512bf16"))) void MixTile(const Term* term
   for (int r = 0; r < kRows; ++r) hn::StoreU(RoundedPairs(acc[r][0], acc[r][1]), d, out.rows[r]);
 }
 template <int... kRows>
-constexpr std::array<TileFunction, sizeof...(kRows)> MixTable(std::integer_sequence<int, kRows...>) {
+constexpr std::array<TileFunction, sizeof...(kRows)> MixTable(
+    std::integer_sequence<int, kRows...>) {
   return {&MixTile<kRows + 1>...};
 }
 HWY_INLINE TileFunction MixTileFor(Index rows) {
