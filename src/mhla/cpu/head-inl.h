@@ -50,8 +50,8 @@ HWY_INLINE void Clear(float* x, Index padded) { std::fill(x, x + padded, 0.0f); 
 HWY_INLINE void Copy(const float* x, float* y, Index count) { std::copy(x, x + count, y); }
 
 // `transposed`: summaries are V^T K instead of K^T V, which is what gradients need. kPairs:
-// operands of the products over tokens and features are pairs of bf16; mixing stays in f32.
-// kSumPairs: those of summaries are.
+// operands of the products over tokens and features are pairs of bf16, and of mixing where
+// summaries are kept as pairs. kSumPairs: those of summaries are.
 template <class T, bool kPairs, bool kSumPairs = kPairs>
 class HeadPass {
  public:
@@ -91,7 +91,7 @@ class HeadPass {
                             HWY_ATTR { return c < Closed(i) ? Weight(i, c) : 0.0f; };
     if (!halved_) return PackMixing(head_.mq, head_.mk, slot_.mixing, weight);
     PackMixingPairs(head_.mq, head_.mk, slot_.mixing_pairs, SeenBy(), weight);
-    if (f_.extra == f_.size) return;
+    if (!g_.shared) return;
     // The same weights for numerators and denominators.
     PackMixing(head_.mq, head_.mk, slot_.mixing, [&](Index i, Index c) HWY_ATTR {
       return to_float(from_float<BFloat16>(weight(i, c)));
@@ -112,11 +112,12 @@ class HeadPass {
         },
         ahead);
   }
-  // Panels of pairs, and what follows them in f32.
+  // Panels of pairs, and the q . z of shared_position in f32. A key sum is rounded to bf16, which
+  // makes it one of pairs that begin with zero: it is mixed as the columns of S are.
   template <class... Rest>
   void EitherMix(Index p0, Index p1, const float* pairs, const float* packed, const Rest&... rest) {
     if constexpr (kPairs) {
-      const Index end = std::clamp(f_.extra / kPanel, p0, p1);
+      const Index end = g_.shared ? std::clamp(f_.extra / kPanel, p0, p1) : p1;
       if (halved_) Mix<true>(p0, end, pairs, rest...), p0 = end;
     }
     Mix(p0, p1, packed, rest...);

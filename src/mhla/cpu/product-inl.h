@@ -229,8 +229,7 @@ void PackMixingPairs(Index rows, Index columns, float* to, const Range& range,
 
 // out(r, p) = sum over blocks c in [begin(tile), end(tile)) of packed(r, c) * stack[c], panels
 // p0..p1. `upwards` takes the last rows first: where a row depends on none behind it, it may
-// replace its block of the stack. kHalved: the stack holds pairs, and
-// `packed` does.
+// replace its block of the stack. kHalved: both operands are pairs.
 template <bool kHalved = false, class Range, class Out>
 HWY_INLINE void Mix(Index p0, Index p1, const float* packed, Index rows, Index columns,
                     const Stack& stack, bool upwards, const Range& range, const Out& out,

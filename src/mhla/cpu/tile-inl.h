@@ -139,9 +139,7 @@ HWY_NOINLINE __attribute__((target("avx512bf16"))) void PairTile(const Term* ter
   }
   StorePairTile(acc, out);
 }
-#endif
 
-#if MHLA_CPU_PAIRS
 // Mixing of summaries whose rows are pairs: a vector of them of two blocks becomes two whose pairs
 // are blocks, as those of the weights. A is k-major, k counts blocks; results are pairs of rows.
 template <int kRows>
