@@ -94,7 +94,12 @@ HWY_INLINE VF Apply(VF x, VF low, VF shift) {
     const VF negative = hn::Exp(d, hn::Min(x, hn::Zero(d)));
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), negative);
   } else {
-    return hn::Add(hn::Max(low, x), shift);  // a NaN in the second operand stays
+    // A NaN stays: as the second operand of the machine's maximum, which Highway's own lacks.
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+    return hn::Add(hn::IfThenElse(hn::Lt(x, low), low, x), shift);
+#else
+    return hn::Add(hn::Max(low, x), shift);
+#endif
   }
 }
 
