@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
   if constexpr (kWarpgroups == 2) {
     compute_positions<T, kShared, kLocal>(args, shared, weights);
   } else {
-    compute_quarters<T, kShared, kLocal>(args, shared, weights);
+    compute_quarters<kLocal>(args, shared, weights);
   }
 }
 

@@ -1,4 +1,5 @@
-// The computing warps of the forward by positions where there are three warpgroups of them.
+// The computing warps of the forward by positions where there are three warpgroups of them: bf16
+// under shared_position.
 #pragma once
 
 #include "mhla/cuda/sm90/dense_position_tile.cuh"
@@ -7,11 +8,11 @@ namespace mhla::cuda::sm90 {
 
 // A quarter of the keys at a time: fewer registers than compute_positions, and more warps to wait
 // for each other's products. Row tiles go round the warpgroups across heads.
-template <typename T, bool kShared, bool kLocal>
+template <bool kLocal>
 __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
                                                  const PositionShared<3>& shared,
                                                  const PositionWeights& weights) {
-  static_assert(std::is_same_v<T, bf16>);  // f16 fits all scores of a row before it rounds them
+  using T = bf16;
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
@@ -39,9 +40,8 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
       const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
       OwnBlock own;
-      PositionOutputs<T, !kShared> o;
+      PositionOutputs<T, false> o;
       const auto weigh = [&](float (&s)[32]) {
-        if constexpr (!kShared) return weights.apply(s);
         own.add(s);
         own.after(weights, args.grid >> 30).apply(s);
       };
@@ -84,17 +84,13 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       }
       float factor[2];
       const float fit[2] = {1.f, 1.f};
-      if constexpr (kShared) own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
+      own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
       const int next = work.tile + tile + 3;  // in this head or another
       if (next < end) load_queries(q, args, shared.q(next));
       wgmma_wait<0>();
       if (!kLocal && last) {
         release(va.empty);
         release(vb.empty);
-      }
-      if constexpr (!kShared) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) factor[i] = row_factor(args.dense, o.at[32 + 2 * i], 1.f);
       }
       o.scale(factor);
       if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
