@@ -23,13 +23,11 @@ float element_b(const LaneSlot* lanes, Format format, int k, int n) {
 
 void multiply(const Instruction& in, Frame& frame) {
   LaneSlot& mine = slot(in.name.c_str());
-  const auto& a = in.arguments[1].items;  // four words, or two where k is half
-  const auto& b = in.arguments[2].items;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    mine.word[i] = static_cast<std::uint32_t>(frame.read(a[i]));
+  for (int i = 0; i < 4; ++i) {
+    mine.word[i] = static_cast<std::uint32_t>(frame.read(in.arguments[1].items[i]));
   }
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    mine.word[4 + i] = static_cast<std::uint32_t>(frame.read(b[i]));
+  for (int i = 0; i < 2; ++i) {
+    mine.word[4 + i] = static_cast<std::uint32_t>(frame.read(in.arguments[2].items[i]));
   }
   const LaneSlot* lanes = meet();
   const Format format = Format(in.format);

@@ -29,8 +29,8 @@ inline constexpr int kTaps = 9, kTapPairs = 5;
 // more, so that 16-byte loads of eight of them meet different banks. Those of 16 channels lie
 // together.
 inline constexpr int kTapStride = kTapPairs * 2 * 4 + 8;
-inline constexpr int kTapBytes = 64 / 2 * kTapStride;             // of a head
-inline constexpr int kTapRowBytes = kPositions / 4 * 3 * 32 * 4;  // see TapRows
+inline constexpr int kTapBytes = 64 / 2 * kTapStride;                          // of a head
+inline constexpr int kTapRowBytes = kPositions / 4 * 5 * kPositionBlocks * 4;  // see TapRows
 
 // Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
 // eight tiles of queries; a tile of outputs for each warpgroup.

@@ -137,23 +137,28 @@ class PositionCopies {
   ShortWork work_;
 };
 
-// The taps of a head to shared memory. A word holds two taps of a channel: of the upper two lines
-// one below the other, then those of the third line and the bias.
+// The taps of a head to shared memory: a word holds two taps of a channel.
 __device__ __forceinline__ void copy_taps(const PositionArgs& args, int head, std::uint32_t to,
                                           int thread) {
   const int width = args.dense.dv;
   const auto* weight = static_cast<const std::uint16_t*>(args.tap_weight) + head * width * kTaps;
   const auto* bias = static_cast<const std::uint16_t*>(args.tap_bias);
 #pragma unroll 1
-  for (int n = thread; n < (kTaps + 1) * 64; n += 32 * kMapWarps) {
-    const int channel = n % 64, tap = n / 64;
-    const int word = tap < 6 ? tap % 3 : tap / 2, half = tap < 6 ? tap / 3 : tap % 2;
-    std::uint16_t value = 0;
-    if (channel < width && tap < kTaps) value = __ldg(weight + channel * kTaps + tap);
-    if (channel < width && tap == kTaps && bias) value = __ldg(bias + head * width + channel);
-    const std::uint32_t at = to + (channel / 16 * 8 + channel % 8) * kTapStride +
-                             (word * 2 + channel / 8 % 2) * 4 + half * 2;
-    asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(at), "h"(value) : "memory");
+  for (int n = thread; n < kTapPairs * 64; n += 32 * kMapWarps) {
+    const int channel = n % 64, pair = n / 64;
+    std::uint32_t low = 0, high = 0;
+    if (channel < width) {
+      const std::uint16_t* from = weight + channel * kTaps + 2 * pair;
+      low = __ldg(from);
+      if (pair + 1 < kTapPairs) {
+        high = __ldg(from + 1);
+      } else if (bias != nullptr) {
+        high = __ldg(bias + head * width + channel);
+      }
+    }
+    store_float(
+        to + (channel / 16 * 8 + channel % 8) * kTapStride + (pair * 2 + channel / 8 % 2) * 4,
+        __uint_as_float(low | high << 16));
   }
 }
 
