@@ -25,12 +25,9 @@ constexpr int position_loader_registers(int warpgroups) { return warpgroups == 3
 // The local term is a 3 x 3 convolution. Its taps are multiplied two at a time, the tenth is the
 // bias, with ones.
 inline constexpr int kTaps = 9, kTapPairs = 5;
-// Bytes of the taps of two channels eight apart, a word for every pair and channel, and 8 bytes
-// more, so that 16-byte loads of eight of them meet different banks. Those of 16 channels lie
-// together.
-inline constexpr int kTapStride = kTapPairs * 2 * 4 + 8;
-inline constexpr int kTapBytes = 64 / 2 * kTapStride;                          // of a head
-inline constexpr int kTapRowBytes = kPositions / 4 * 5 * kPositionBlocks * 4;  // see TapRows
+// Bytes of the taps of one channel in eight: a word for every pair and group of eight channels, and
+// 16 bytes more, so that 16-byte loads of eight channels meet different banks.
+inline constexpr int kTapStride = kTapPairs * 8 * 4 + 16;
 
 // Byte offsets; k is at 0. Rings of four halves of keys and of values, which are two heads, and of
 // eight tiles of queries; a tile of outputs for each warpgroup.
@@ -47,8 +44,8 @@ constexpr PositionPlan position_plan(int warpgroups) {
   plan.ones = plan.o + warpgroups * kTileBytes;
   plan.zeros = plan.ones + 2048;
   plan.taps = plan.zeros + 128;
-  plan.rows = plan.taps + 2 * kTapBytes;
-  plan.barriers = plan.rows + kTapRowBytes;
+  plan.rows = plan.taps + 2 * 8 * kTapStride;  // see TapRows
+  plan.barriers = plan.rows + kPositions * kTapPairs * 32 * 2;
   plan.bytes = plan.barriers + kPositionBarriers * 8;
   return plan;
 }

@@ -17,11 +17,7 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
   const int end = all_tiles(args);
   ShortQueries<T, 64> q;
-  const std::uint32_t zeros = shared.base + shared.kPlan.zeros;
-  const int barrier = 2 + warpgroup;  // of its warps
-  TapRows rows;
   load_queries(q, args, shared.q(warpgroup));
-  if constexpr (kLocal) rows.load(shared, tile_of_head(args, warpgroup));
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
@@ -31,17 +27,8 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
 
       // Scores of both halves. NOTE: the four slots of v are two pairs of neighbours.
+      const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
       float a[kHalf / 2], b[kHalf / 2];
-      LocalTile<T> local;
-      if constexpr (kLocal) {
-        if (!begun) {
-          va.wait_full();
-          vb.wait_full();
-          taps.wait_full();
-        }
-        local.load(rows, va.at, zeros, taps.at);
-        local.multiply(args.grid >> 30);
-      }
       if (!begun) ka.wait_full();
       wgmma_fence();
       issue_half_scores<T, 64>(a, q, ka.at);
@@ -50,10 +37,10 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
       wgmma_fence();
       issue_half_scores<T, 64>(b, q, kb.at);
       wgmma_commit();
-      if constexpr (kLocal) local.hand_over(out, barrier);
-      if (!kLocal && !begun) {
+      if (!begun) {
         va.wait_full();
         vb.wait_full();
+        if constexpr (kLocal) taps.wait_full();
       }
 
       // First half: weights, rounding, outputs
@@ -87,6 +74,8 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
         release(kb.empty);
       }
       round_half<T>(p2, b);
+      TapPair<T> pair;
+      if constexpr (kLocal) pair.load(rows.at[0], taps.at, 0);
       wgmma_fence();
       o.template issue<false>(p2, vb.at, ones);
       wgmma_commit();
@@ -95,17 +84,11 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
         own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
       }
       const int next = work.tile + tile + 2;  // in this head or the next
-      if (next < end) {
-        load_queries(q, args, shared.q(next));
-        if constexpr (kLocal) rows.load(shared, tile_of_head(args, next));
-      }
-      LocalRows handed;
-      if constexpr (kLocal) handed.load(out, barrier);
+      if (next < end) load_queries(q, args, shared.q(next));
       wgmma_wait<0>();
-      if (last) {
+      if (!kLocal && last) {
         release(va.empty);
         release(vb.empty);
-        if constexpr (kLocal) release(taps.empty);
       }
 
       // Normalise, add and write
@@ -115,12 +98,15 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
           factor[i] = row_factor(args.dense, o.at[32 + 2 * i], fit[i]);
         }
       }
-      if constexpr (kLocal) {
-        o.scale_and_add(factor, handed);
-      } else {
-        o.scale(factor);
-      }
+      o.scale(factor);
+      if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
       o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
+      // NOTE: the outputs are stored, so that values and taps have been read.
+      if (kLocal && last) {
+        release(va.empty);
+        release(vb.empty);
+        release(taps.empty);
+      }
     }
   }
   if (threadIdx.x % 32 == 0) store_wait_read();

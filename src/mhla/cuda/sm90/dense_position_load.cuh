@@ -28,7 +28,7 @@ struct PositionShared {
   }
   // Taps of the local term; number: of the head.
   __device__ __forceinline__ Buffer taps(int number) const {
-    return buffer(number, 2, base + kPlan.taps, kTapBytes, kTapBarrier, kTapBarrier,
+    return buffer(number, 2, base + kPlan.taps, 8 * kTapStride, kTapBarrier, kTapBarrier,
                   kTapBarrier + 2);
   }
 
@@ -156,9 +156,8 @@ __device__ __forceinline__ void copy_taps(const PositionArgs& args, int head, st
         high = __ldg(bias + head * width + channel);
       }
     }
-    store_float(
-        to + (channel / 16 * 8 + channel % 8) * kTapStride + (pair * 2 + channel / 8 % 2) * 4,
-        __uint_as_float(low | high << 16));
+    store_float(to + channel % 8 * kTapStride + (pair * 8 + channel / 8) * 4,
+                __uint_as_float(low | high << 16));
   }
 }
 

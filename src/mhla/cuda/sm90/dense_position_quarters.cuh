@@ -18,13 +18,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
   const int end = all_tiles(args);
   ShortQueries<T, 64> q;
-  const std::uint32_t zeros = shared.base + shared.kPlan.zeros;
-  const int barrier = 2 + warpgroup;  // of its warps
-  TapRows rows;
-  if (warpgroup < end) {
-    load_queries(q, args, shared.q(warpgroup));
-    if constexpr (kLocal) rows.load(shared, tile_of_head(args, warpgroup));
-  }
+  if (warpgroup < end) load_queries(q, args, shared.q(warpgroup));
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
@@ -44,22 +38,14 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
     for (int tile = begin; tile < tiles; tile += 3) {
       const bool begun = tile != begin, last = tile + 3 >= tiles;
       const int position = work.row() / kPositionBlocks + tile * 4 + warp;
+      const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
       OwnBlock own;
       PositionOutputs<T, false> o;
       const auto weigh = [&](float (&s)[32]) {
         own.add(s);
         own.after(weights, args.grid >> 30).apply(s);
       };
-      LocalTile<T> local;
-      if constexpr (kLocal) {
-        if (!begun) {
-          va.wait_full();
-          vb.wait_full();
-          taps.wait_full();
-        }
-        local.load(rows, va.at, zeros, taps.at);
-        local.multiply(args.grid >> 30);
-      }
+      TapPair<T> pair;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const ShortBuffer& k = half == 0 ? ka : kb;
@@ -72,8 +58,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
         wgmma_commit();
         issue_quarter_scores<T>(b, q, k.at + shared.kTileBytes);
         wgmma_commit();
-        if (kLocal && half == 0) local.hand_over(out, barrier);
-        if (!kLocal && !begun) v.wait_full();
+        if (!begun) v.wait_full();
         wgmma_wait<1>();
         weigh(a);
         round_quarter<T>(p, a);
@@ -88,6 +73,10 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
         weigh(b);
         if (last) release(k.empty);
         round_quarter<T>(p2, b);
+        if (kLocal && half == 1) {
+          if (!begun) taps.wait_full();
+          pair.load(rows.at[0], taps.at, 0);
+        }
         wgmma_fence();
         o.template issue<false>(p2, v.at + shared.kTileBytes, ones);
         wgmma_commit();
@@ -97,24 +86,21 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       const float fit[2] = {1.f, 1.f};
       own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
       const int next = work.tile + tile + 3;  // in this head or another
-      if (next < end) {
-        load_queries(q, args, shared.q(next));
-        if constexpr (kLocal) rows.load(shared, tile_of_head(args, next));
-      }
-      LocalRows handed;
-      if constexpr (kLocal) handed.load(out, barrier);
+      if (next < end) load_queries(q, args, shared.q(next));
       wgmma_wait<0>();
-      if (last) {
+      if (!kLocal && last) {
         release(va.empty);
         release(vb.empty);
-        if constexpr (kLocal) release(taps.empty);
       }
-      if constexpr (kLocal) {
-        o.scale_and_add(factor, handed);
-      } else {
-        o.scale(factor);
-      }
+      o.scale(factor);
+      if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
       o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
+      // NOTE: the outputs are stored, so that values and taps have been read.
+      if (kLocal && last) {
+        release(va.empty);
+        release(vb.empty);
+        release(taps.empty);
+      }
     }
   }
   if (threadIdx.x % 32 == 0) store_wait_read();

@@ -111,14 +111,6 @@ struct PositionOutputs {
 #pragma unroll
     for (int i = 0; i < 32; ++i) at[i] *= factor[i / 2 % 2];
   }
-  __device__ __forceinline__ void scale_and_add(const float (&factor)[2], const LocalRows& rows) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 local = unpack_pair<T>(rows.word[i / 2][i % 2]);
-      at[2 * i] = fmaf(at[2 * i], factor[i % 2], local.x);
-      at[2 * i + 1] = fmaf(at[2 * i + 1], factor[i % 2], local.y);
-    }
-  }
   // Rounded: 16 rows a warp to shared memory in the layout of the copy engine, and out.
   __device__ __forceinline__ void store(const CUtensorMap& map, std::uint32_t tile,
                                         const PositionStart& start) const {
@@ -168,14 +160,6 @@ __device__ __forceinline__ void load_queries(ShortQueries<T, 64>& q, const Posit
   q.map(args.dense.feature, args.dense.dk);
   // NOTE: see ShortRows: an arrival overtakes ldmatrix unless its address depends on the values.
   release(buffer.empty + (q.all_bits() & static_cast<std::uint32_t>(args.grid >> 30)));
-}
-
-// The row tile of its head that this thread block computes as number `tile`: a head has four, and
-// one or two thread blocks.
-__device__ __forceinline__ int tile_of_head(const PositionArgs& args, int tile) {
-  const int tiles = args.split_rows / kTile;
-  const int item = static_cast<int>(blockIdx.x) + (tile >> (tiles / 2)) * args.grid;
-  return (item & (args.splits - 1)) * tiles + (tile & (tiles - 1));
 }
 
 // Row tiles that this thread block computes.
