@@ -223,17 +223,16 @@ def naive(case, inputs, tf32=False):
     return result
 
 
-def compare(case, ours, truth, parts, plain, tf32=False):
+def compare(case, ours, truth, parts, plain):
     """Per result: our error, the naive error, both as root mean square and largest, and the limits.
 
     Limit: twice the naive error, plus one rounding of the largest part that went into the result
     (an eighth of epsilon is about the rms of a rounding), for results whose parts cancel or whose
     naive error is small by luck. The largest error only guards against single wrong elements: in
-    f32 and f64 it depends on the order of summation, so it may be a few roundings. TF32 rounds the
-    operands of products, to 11 bits.
+    f32 and f64 it depends on the order of summation, so it may be a few roundings.
     """
-    epsilon = 2**-10 if tf32 else torch.finfo(case.dtype).eps
-    roundings = 0.25 if tf32 or case.dtype.itemsize == 2 else 8
+    epsilon = torch.finfo(case.dtype).eps
+    roundings = 0.25 if case.dtype.itemsize == 2 else 8
     rows = []
     for name in truth:
         reference = truth[name].double()

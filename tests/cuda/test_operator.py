@@ -91,10 +91,9 @@ def report(rows):
 def test_error_is_within_twice_the_naive_error(case, implementation, record_property):
     plan = plan_or_refuse(case, implementation)
     assert plan.implementation == implementation
-    tf32 = "tf32" in implementation
-    inputs, truth, parts, plain = prepared(case, tf32)
+    inputs, truth, parts, plain = prepared(case, "tf32" in implementation)
     ours = guarded_run(case, plan, inputs)
-    rows = oracle.compare(case, ours, truth, parts, plain, tf32)
+    rows = oracle.compare(case, ours, truth, parts, plain)
     wrong = [row for row in rows if not row["ok"]]
     record_property("worst", "; ".join(
         f"{row['name']} {max(row['rms'] / row['limit_rms'], row['max'] / row['limit_max']):.3g}x"
