@@ -33,6 +33,8 @@ nlohmann::json to_json(const verify::Report& report) {
                      {"failed", f.failed},
                      {"worst_error", number(f.worst_error)},
                      {"tolerance", number(f.tolerance)},
+                     {"share", number(f.ratio)},
+                     {"mean_share", number(f.mean_ratio)},
                      {"worst_case", f.worst_case},
                      {"worst_tensor", f.worst_tensor}});
   }
@@ -41,6 +43,7 @@ nlohmann::json to_json(const verify::Report& report) {
                         {"form", f.form},
                         {"implementation", f.implementation},
                         {"reason", f.reason},
+                        {"share", number(f.ratio)},
                         {"seed", f.seed}});
   }
   return {{"cases", report.cases},
@@ -86,8 +89,10 @@ void print_summary(const verify::Report& report) {
   constexpr std::size_t kShown = 10;  // a broken kernel fails hundreds
   for (std::size_t i = 0; i < report.failures.size() && i < kShown; ++i) {
     const verify::Failure& f = report.failures[i];
-    std::cout << "failed: " << f.name << " on " << f.implementation << ": " << f.reason << " (seed "
-              << f.seed << ")\n";
+    char share[48];
+    std::snprintf(share, sizeof share, "%.0f%% of the tolerance", 100 * f.ratio);
+    std::cout << "failed: " << f.name << " on " << f.implementation << ": " << f.reason << " ("
+              << share << ", seed " << f.seed << ")\n";
   }
   if (report.failures.size() > kShown) {
     std::cout << "failed: ... and " << report.failures.size() - kShown << " more, see --json\n";
@@ -111,6 +116,7 @@ void show_progress(std::size_t done, std::size_t total) {
 
 void run_verify(Arguments arguments) {
   verify::Options& options = arguments.options;
+  if (options.seeds < 1) fail("verify", "--seeds: expected 1 or more, got ", options.seeds);
   const std::vector<verify::Case> selected = verify::selected_cases(options);
   if (selected.empty()) fail("verify", "no case contains '", options.filter, "': try --list");
   if (arguments.list) {
@@ -150,6 +156,11 @@ void add_verify(CLI::App& app) {
       ->type_name("NAME");
   command->add_option("--filter", options.filter, "Only cases whose name or form contains TEXT")
       ->type_name("TEXT");
+  command->add_option("--seed", options.seed, "Values of this seed, that of a failure for example")
+      ->type_name("NUMBER");
+  command
+      ->add_option("--seeds", options.seeds, "So many values of every case, its own seed's first")
+      ->type_name("COUNT");
   command->add_option("--threads", options.threads, "Cases at a time; 0 takes all cores")
       ->type_name("COUNT")
       ->check(not_negative());

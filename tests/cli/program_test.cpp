@@ -76,6 +76,7 @@ TEST_F(Program, BadValuesAreUsageErrorsOfOneLine) {
   expect_usage_error(run("mixing --grid 8x8 --blocks 2x2 --init nonsense"), "locality");
   expect_usage_error(run("verify --filter no-such-case"), "--list");
   expect_usage_error(run("verify --implementation no.such"), "reference");
+  expect_usage_error(run("verify --seeds 0"), "--seeds: expected 1 or more, got 0");
   expect_usage_error(run("verify --threads -1"), "--threads: expected 0 or more, got -1 (");
   expect_usage_error(run("explain --sequence '' --block 4"), "sequence: expected N[+...], got ''");
   expect_usage_error(run("explain --sequence 8 --block 4 --threads 1000000000"), "0 to 1024");
@@ -175,6 +176,8 @@ TEST_F(Program, VerifyPassesAndReportsItsForms) {
   for (const json& form : document.at("forms")) {
     EXPECT_LE(form.at("worst_error").get<double>(), form.at("tolerance").get<double>()) << form;
   }
+  const Result sweep = run("verify --json --filter cross --seeds 2 --seed 5");
+  EXPECT_EQ(json::parse(sweep.out).at("runs"), 2 * document.at("runs").get<int>());
   const Result table = run("verify --filter causal/exact/relu/sequence");
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("streaming/causal"), std::string::npos) << table.out;

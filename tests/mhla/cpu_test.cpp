@@ -1,6 +1,7 @@
 // The CPU kernels against the f64 reference, on every instruction set this machine runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu_case.h"
@@ -193,7 +194,8 @@ TEST_P(EachTarget, AgreesAtTheEdgesOfPairs) {
     for (const std::int64_t blocks : {1, 2, 5, 16}) {
       expect_agreement({.heads = 2,
                         .dk = d,
-                        .dv = 1 + (d * 7 + blocks) % 97,
+                        // Enough entries for pairs, see pairs_up().
+                        .dv = std::max((256 + d - 1) / d, 1 + (d * 7 + blocks) % 97),
                         .layout = L::sequence(9 * blocks - 2, {.block = {9}}),
                         .mask = kMasks[seed / 2 % 3],
                         .normalizer = seed % 2 == 0 ? Normalizer::none : Normalizer::exact,
@@ -202,6 +204,31 @@ TEST_P(EachTarget, AgreesAtTheEdgesOfPairs) {
                        seed);
       ++seed;
     }
+  }
+}
+
+// Summaries of few entries gain nothing from pairs and average few roundings: bf16 is computed in
+// f32 there, as on a machine without dot products.
+TEST(Cpu, FewEntriesAreMultipliedInF32) {
+  const std::vector<std::string> targets = cpu::runnable_targets();
+  const auto runs = [&](const char* target) {
+    return std::find(targets.begin(), targets.end(), target) != targets.end();
+  };
+  if (!runs("AVX3_BF16") || !runs("AVX3")) GTEST_SKIP() << "no dot products of bf16";
+  for (const std::int64_t dv : {16, 17}) {
+    const Problem p{.dk = 15,
+                    .dv = dv,
+                    .layout = L::sequence(30, {.block = {9}}),
+                    .mask = Mask::causal,
+                    .normalizer = Normalizer::none,
+                    .dtype = DType::bf16};
+    CpuCase c(p, 560);
+    cpu::choose_target_for_test("AVX3_BF16");
+    const auto paired = c.run({.implementation = "cpu.linear"});
+    cpu::choose_target_for_test("AVX3");
+    const auto plain = c.run({.implementation = "cpu.linear"});
+    cpu::choose_target_for_test("");
+    EXPECT_EQ(paired == plain, p.dk * dv < 256) << dv;
   }
 }
 

@@ -77,6 +77,35 @@ TEST(Verify, StartsNoMoreThreadsThanThereAreCases) {
   EXPECT_EQ(report.failed, 0U);
 }
 
+TEST(Verify, TriesAsManyValuesOfACaseAsAskedFor) {
+  Options options;
+  options.implementation = "reference";
+  options.filter = "causal/none/elu1/sequence/bf16";
+  const Report once = verify(options);
+  ASSERT_GT(once.runs, 0U);
+  options.seeds = 3;
+  const Report report = verify(options);
+  EXPECT_EQ(report.cases, once.cases);
+  EXPECT_EQ(report.runs, 3 * once.runs);
+  EXPECT_EQ(report.failed, 0U);
+  // Three different values have three different errors, so that their mean is below the worst.
+  EXPECT_GT(report.forms[0].ratio, report.forms[0].mean_ratio);
+  EXPECT_EQ(once.forms[0].ratio, once.forms[0].mean_ratio);
+}
+
+TEST(Verify, ASeedComesBeforeThatOfTheCase) {
+  const Case c = cases()[3];
+  Options options;
+  EXPECT_EQ(seeds_of(c, options), std::vector<std::uint64_t>{c.seed});
+  options.seed = 7;
+  options.seeds = 3;
+  const std::vector<std::uint64_t> seeds = seeds_of(c, options);
+  EXPECT_EQ(seeds.size(), 3U);
+  EXPECT_EQ(seeds[0], 7U);
+  EXPECT_EQ(std::set<std::uint64_t>(seeds.begin(), seeds.end()).size(), 3U);
+  EXPECT_EQ(seeds_of(c, options), seeds);
+}
+
 // The reference with something done to it after each forward or backward.
 using AfterForward =
     std::function<void(const Plan&, const ForwardInputs&, const ForwardOutputs&, const Workspace&)>;
@@ -117,6 +146,19 @@ void expect_all_fail(const Subject& s, const std::string& filter, const std::str
 
 void multiply(const TensorView& view, double factor) {  // its first element
   store(view.dtype, round_to(view.dtype, load(view.dtype, view.data) * factor), view.data);
+}
+
+TEST(Verify, AFailureNamesTheSeedOfItsValues) {
+  const auto nudge = [](const Plan&, const ForwardInputs&, const ForwardOutputs& out,
+                        const Workspace&) { multiply(out.o, 2); };
+  Options options;
+  options.filter = "none/exact/elu1/sequence/f64";
+  options.seeds = 2;
+  const Report report = verify(options, {spoiled(nudge)});
+  const std::vector<std::uint64_t> seeds = seeds_of(selected_cases(options).at(0), options);
+  ASSERT_EQ(report.failures.size(), 2U);
+  EXPECT_EQ((std::set{report.failures[0].seed, report.failures[1].seed}),
+            std::set(seeds.begin(), seeds.end()));
 }
 
 constexpr const char* kFew = "none/exact/elu1/sequence/";  // no output is zero

@@ -69,6 +69,13 @@ struct Geometry {
 // in place.
 constexpr bool mixes_late(const Geometry& g) { return g.masked && !g.normalized; }
 
+// Whether bf16 is multiplied in pairs where the machine has dot products of them. Over summaries of
+// fewer entries that saves nothing, and too few roundings are averaged in a result.
+constexpr bool pairs_up(const Problem& problem) {
+  constexpr Index kFewestEntries = 256;
+  return problem.dtype == DType::bf16 && problem.dk * problem.dv >= kFewestEntries;
+}
+
 // Where products of pairs make and read summaries, these are kept in bf16 as well: each is the sum
 // of one product. Backward, where one visit of a block does all.
 constexpr bool halves_summaries(const Geometry& g, bool backward) {

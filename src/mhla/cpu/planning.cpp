@@ -47,7 +47,7 @@ double features(const Problem& problem) { return static_cast<double>(problem.dk 
 double linear_seconds(const Problem& problem, const PlanOptions& options) {
   double flops = linear_cost(problem).forward_flops;
   const double heads = static_cast<double>(problem.batch * problem.heads);
-  if (in_pairs(problem)) flops *= kPairs;
+  if (in_pairs(problem) && pairs_up(problem)) flops *= kPairs;
   const double open = problem.mask == Mask::causal ? kOpenBlock * features(problem) : 0;
   flops += heads * static_cast<double>(problem.layout.sequences().size()) * kLinearHead;
   flops += heads * static_cast<double>(problem.layout.blocks().size()) * (kLinearBlock + open);

@@ -30,6 +30,7 @@ void DenseForwardPairs(const DenseForwardCall& call, Team& team);
 
 template <bool kPairs>
 void Forward(const ForwardCall& call, Team& team) {
+  if (kPairs && !pairs_up(call.problem)) return Forward<false>(call, team);
   switch (call.problem.dtype) {
     case DType::bf16: return ForwardHeads<BFloat16, kPairs>(call, team);
     case DType::f16: return ForwardHeads<Float16, false>(call, team);
@@ -39,6 +40,7 @@ void Forward(const ForwardCall& call, Team& team) {
 
 template <bool kPairs>
 void Backward(const BackwardCall& call, Team& team) {
+  if (kPairs && !pairs_up(call.problem)) return Backward<false>(call, team);
   const bool divides = call.problem.normalizer != Normalizer::none;
   switch (call.problem.dtype) {
     case DType::bf16:

@@ -227,6 +227,34 @@ void add_heavy(std::vector<Case>& all) {
   }
 }
 
+// bf16 at head sizes that CPU kernels multiply in pairs, odd and even, on few tokens.
+void add_pairs(std::vector<Case>& all) {
+  const std::vector<NamedLayout> layouts = self_layouts();
+  constexpr std::pair<int, int> kWidths[] = {{16, 16}, {17, 31}, {33, 20}, {40, 7}, {3, 90}};
+  std::size_t i = 0;
+  for (const Mask mask : kMasks) {
+    for (const Normalizer normalizer : kNormalizers) {
+      for (int repeat = 0; repeat < 2; ++repeat, ++i) {
+        const NamedLayout& l = layouts[(i * 5 + i / 4) % layouts.size()];
+        Case c{.name = {},
+               .form = {},
+               .problem = {.heads = 1 + static_cast<std::int64_t>(i % 2),
+                           .dk = kWidths[i % 5].first,
+                           .dv = kWidths[i % 5].second,
+                           .layout = l.layout,
+                           .mask = mask,
+                           .normalizer = normalizer,
+                           .feature_map = kMaps[(i + i / 4) % 4],
+                           .dtype = DType::bf16}};
+        // As in Settings: rows divided by nothing but eps would hide all others in a norm.
+        if (normalizer == Normalizer::shared_position) c.problem.eps = 0.1;
+        c.gap = i % 3 == 0 ? -1 : static_cast<std::int64_t>(i % 5);
+        add(all, c, l.name);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Case> cases() {
@@ -235,6 +263,7 @@ std::vector<Case> cases() {
   add_self(all, settings);
   add_cross(all, settings);
   add_heavy(all);
+  add_pairs(all);
   return all;
 }
 

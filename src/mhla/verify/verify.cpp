@@ -10,6 +10,7 @@
 #include <thread>
 #include <tuple>
 
+#include "mhla/verify/random.h"
 #include "mhla/verify/trial.h"
 
 namespace mhla::verify {
@@ -29,6 +30,8 @@ class Collector {
     result.dtype = dtype;
     ++result.cases;
     ++report_.runs;
+    result.mean_ratio += (outcome.worst.ratio - result.mean_ratio) /
+                         static_cast<double>(result.cases);
     if (result.worst_case.empty() || outcome.worst.ratio > result.ratio) {
       result.worst_error = outcome.worst.error;
       result.tolerance = outcome.worst.tolerance;
@@ -41,7 +44,7 @@ class Collector {
     ++report_.failed;
     std::string reason;
     for (const std::string& part : outcome.wrong) reason += (reason.empty() ? "" : "; ") + part;
-    report_.failures.push_back({c.name, form, implementation, reason, c.seed});
+    report_.failures.push_back({c.name, form, implementation, reason, c.seed, outcome.worst.ratio});
   }
 
   void done(bool tried, bool too_heavy) {
@@ -54,7 +57,8 @@ class Collector {
     for (const auto& entry : forms_) report_.forms.push_back(entry.second);
     std::sort(report_.failures.begin(), report_.failures.end(),
               [](const Failure& a, const Failure& b) {
-                return std::tie(a.implementation, a.name) < std::tie(b.implementation, b.name);
+                return std::tie(a.implementation, a.name, a.seed) <
+                       std::tie(b.implementation, b.name, b.seed);
               });
     return std::move(report_);
   }
@@ -106,7 +110,10 @@ struct Jury {
   std::string lost_in = {};
 };
 
-void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
+struct Tried {
+  bool somewhere = false, too_heavy = false;
+};
+Tried try_everywhere(const Case& c, Jury& jury, Collector& collector) {
   std::optional<Truth> truth;  // expensive: only when something serves the case
   const auto the_truth = [&]() -> const Truth& {
     if (!truth) truth = truth_of(c);
@@ -141,7 +148,7 @@ void try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     const std::string form = std::string("streaming/") + name(c.problem.mask);
     collector.record(c, form, kStreaming, guarded([&] { return try_streaming(c, the_truth()); }));
   }
-  collector.done(tried, too_heavy);
+  return {tried, too_heavy};
 }
 
 Report run(const Options& options, const std::vector<Subject>& subjects, bool streaming) {
@@ -155,7 +162,13 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i < all.size(); i = next++) {
-        try_everywhere(all[i], jury, collector);
+        Tried tried;
+        for (const std::uint64_t seed : seeds_of(all[i], options)) {
+          Case drawn = all[i];
+          drawn.seed = seed;
+          tried = try_everywhere(drawn, jury, collector);
+        }
+        collector.done(tried.somewhere, tried.too_heavy);
       }
     } catch (...) {
       const std::lock_guard lock(failing);
@@ -184,6 +197,13 @@ std::vector<Case> selected_cases(const Options& options) {
            c.form.find(options.filter) == std::string::npos;
   });
   return all;
+}
+
+std::vector<std::uint64_t> seeds_of(const Case& c, const Options& options) {
+  std::vector<std::uint64_t> seeds = {options.seed.value_or(c.seed)};
+  Random random(seeds.front());
+  while (seeds.size() < static_cast<std::size_t>(options.seeds)) seeds.push_back(random.bits());
+  return seeds;
 }
 
 Report verify(const Options& options) {
