@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
   int whose = 0;  // the group whose turn it is
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TileShape& shape = shape_of<M>(args, task);
+    const TileShape shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     barrier_wait(memory.slot_full(slot.index), slot.parity);
 #pragma unroll 1

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
   float ds[W / 2] = {};
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TileShape& shape = shape_of<M>(args, task);
+    const TileShape shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     const auto key_sum = [&](int head, int j) {  // this group's part
       return key_pair<M, kGiven>(summary, head, seat.group * 8 + j);

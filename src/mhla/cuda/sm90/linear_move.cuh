@@ -55,9 +55,15 @@ __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   place.number += static_cast<std::int64_t>(batch * heads + head) * M::kHeads * layout.blocks;
   return place;
 }
+// By value: constants of the launch, chosen by a predicate instead of an address.
+__device__ __forceinline__ TileShape shape_at(const TileLayout& layout, int kind) {
+  TileShape shape = layout.shapes[0];
+  if (kind != 0) shape = layout.shapes[1];
+  return shape;
+}
 template <typename M>
-__device__ __forceinline__ const TileShape& shape_of(const TileArgs& args, int task) {
-  return args.layout.shapes[args.layout.kinds == 1 ? 0 : place_of<M>(args, task).kind];
+__device__ __forceinline__ TileShape shape_of(const TileArgs& args, int task) {
+  return shape_at(args.layout, args.layout.kinds == 1 ? 0 : place_of<M>(args, task).kind);
 }
 
 // A slice of a block: its place in the block, counted without divisions.
@@ -103,10 +109,11 @@ __device__ __forceinline__ bool is_token(const TileLayout& layout, const TilePla
 __device__ __forceinline__ std::uint32_t ones_of_tokens(const TileLayout& layout,
                                                         const TilePlace& place, int tile,
                                                         int lane) {
-  const TileShape& shape = layout.shapes[place.kind];
+  const TileShape shape = shape_at(layout, place.kind);
   const int rows = rows_of(shape, tile);
   const auto holds = [&](int row) {
-    return row < rows && is_token(layout, place, slot_of(layout, shape, tile, row));
+    return row < rows &&
+           (layout.whole || is_token(layout, place, slot_of(layout, shape, tile, row)));
   };
   return (holds(2 * lane) ? 0x3f80u : 0u) | (holds(2 * lane + 1) ? 0x3f800000u : 0u);
 }
@@ -172,7 +179,7 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
       }
       slot.advance(M::kSlots);
     }
-    const TileShape& shape = layout.shapes[place.kind];
+    const TileShape shape = shape_at(layout, place.kind);
     const int covered = shape.per_tile * shape.slice_rows, most = covered_rows(layout);
     SliceTurn turn;
     int slice = 0;
@@ -225,7 +232,7 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const TilePlace place = place_of<M>(args, task);
-    const TileShape& shape = layout.shapes[place.kind];
+    const TileShape shape = shape_at(layout, place.kind);
     SliceTurn turn;
     int slice = 0;
 #pragma unroll 1

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
   int whose = 0;  // the group whose turn it is
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TileShape& shape = shape_of<M>(args, task);
+    const TileShape shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     const std::int64_t number = args.factors != nullptr ? place_of<M>(args, task).number : 0;
     barrier_wait(memory.slot_full(slot.index), slot.parity);

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
   const bool whole = layout.whole && args.slots == layout.box[0] * layout.box[1] * layout.box[2];
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TileShape& shape = shape_of<M>(args, task);
+    const TileShape shape = shape_of<M>(args, task);
     const std::uint32_t summary = memory.slot(slot.index);
     const bool leads = whose == seat.group, idle = !leads && shape.tiles == 1;
     barrier_wait(memory.slot_full(slot.index), slot.parity);

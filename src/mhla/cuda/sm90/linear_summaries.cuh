@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TileShape& shape = shape_of<M>(args, task);
+    const TileShape shape = shape_of<M>(args, task);
     float sum[W / 2];
 #pragma unroll
     for (float& x : sum) x = 0.f;
