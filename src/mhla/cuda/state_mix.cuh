@@ -46,8 +46,11 @@ __device__ __forceinline__ void mix_numbers(const MixPiece& piece, MixMemory<M>&
     ptx::copy_commit();
   };
   if constexpr (kTogether > 1) ptx::sync_warp();  // the piece before was read
+  const int begun = min(kMixDepth - 1, (piece.sources + kTogether - 1) / kTogether);
+#pragma unroll 4
+  for (int group = 0; group < begun; ++group) fetch(group);
 #pragma unroll 1
-  for (int group = 0; group < kMixDepth - 1; ++group) fetch(group);
+  for (int group = begun; group < kMixDepth - 1; ++group) ptx::copy_commit();
   const std::int64_t at = piece.at + lane * 4;
   float4 sum[kRows];
 #pragma unroll
@@ -107,6 +110,93 @@ __device__ __forceinline__ void load_weights(const MixArgs& m, int head, int fir
   ptx::sync_warp();
 }
 
+// Where the numbers of a piece are.
+struct MixPlace {
+  std::int64_t at;
+  int numbers, head;  // none behind the last slab of a lane
+
+  __device__ __forceinline__ MixPlace(const MixArgs& m, int part) {
+    const int slab = m.first + part / kMixPieces, lane = slab / m.slabs_per_lane;
+    const std::int64_t in_lane = static_cast<std::int64_t>(slab % m.slabs_per_lane) * kMixSlab +
+                                 part % kMixPieces * 128;
+    at = lane * m.width + in_lane;
+    numbers = static_cast<int>(max(min(m.width - in_lane, std::int64_t{128}), std::int64_t{0}));
+    head = m.per_head ? lane % m.heads : 0;
+  }
+};
+
+template <typename M>
+__device__ __forceinline__ void clear_numbers(const MixArgs& m, const MixPlace& place) {
+  const int own = static_cast<int>(threadIdx.x) % 32 * 4;
+  if (m.clear && m.chunk == 0 && own < place.numbers) {
+    store_four(static_cast<M*>(m.clear) + place.at + own, make_float4(0.f, 0.f, 0.f, 0.f));
+  }
+}
+
+// One row of few sources, the mixture of every step: a piece is hardly more than the wait for its
+// sources, so a warp asks for those of several pieces before it waits. Lane s knows source s.
+template <typename M>
+__device__ __forceinline__ void mix_short_row(const MixArgs& m, int first, int stride, int pieces,
+                                              MixMemory<M>& memory) {
+  constexpr int kTogether = 4 / sizeof(M), kLanes = 32 / kTogether;
+  constexpr int kGroups = kMixShort / kTogether, kAtOnce = kMixDepth / kGroups;
+  const int lane = static_cast<int>(threadIdx.x) % 32, copied = lane % kLanes * kChunk<M>;
+  const bool known = lane < m.sources;
+  const auto source = known ? reinterpret_cast<std::uint64_t>(m.from[lane]) : 0;
+#pragma unroll 1
+  for (int id = first; id < pieces; id += kAtOnce * stride) {
+    float weight[kAtOnce];
+    float4 sum[kAtOnce];
+    ptx::sync_warp();  // the pieces before were read
+#pragma unroll
+    for (int b = 0; b < kAtOnce; ++b) {
+      weight[b] = 0.f;
+      sum[b] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (id + b * stride < pieces) {
+        const MixPlace place(m, id + b * stride);
+        if (known) weight[b] = m.weights[place.head * m.sources + lane];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const int s = group * kTogether + lane / kLanes;
+          const auto from = reinterpret_cast<const M*>(ptx::broadcast(source, s));
+          if (s < m.sources && copied < place.numbers) {
+            ptx::copy_async(&memory.ring[b * kGroups + group][lane], from + place.at + copied, true);
+          }
+        }
+        const float* begin = m.add ? m.to[0] : m.start;
+        if (begin && lane * 4 < place.numbers) sum[b] = __ldcg(quad(begin + place.at + lane * 4));
+      }
+      ptx::copy_commit();
+    }
+    const auto finish = [&](int b) {
+      if (id + b * stride >= pieces) return;
+      ptx::sync_warp();  // all lanes have the sources
+      const M* sources = reinterpret_cast<const M*>(memory.ring[b * kGroups]);
+#pragma unroll
+      for (int s = 0; s < kMixShort; ++s) {
+        if (s >= m.sources) break;
+        const float w = ptx::broadcast(weight[b], s);
+        const float4 x = load_four(sources + s * 128 + lane * 4);
+        sum[b] = make_float4(fmaf(w, x.x, sum[b].x), fmaf(w, x.y, sum[b].y),
+                             fmaf(w, x.z, sum[b].z), fmaf(w, x.w, sum[b].w));
+      }
+      const MixPlace place(m, id + b * stride);
+      if (lane * 4 < place.numbers) __stcg(quad(m.to[0] + place.at + lane * 4), sum[b]);
+      clear_numbers<M>(m, place);
+    };
+    if constexpr (kAtOnce == 4) {
+      ptx::copy_wait<3>();
+      finish(0);
+      ptx::copy_wait<2>();
+      finish(1);
+    }
+    ptx::copy_wait<1>();
+    finish(kAtOnce - 2);
+    ptx::copy_wait<0>();
+    finish(kAtOnce - 1);
+  }
+}
+
 // The pieces of all mixtures in turn, `stride` warps side by side. Neighbours take the groups of
 // rows of one piece, so that its sources are fetched from memory once.
 template <typename M>
@@ -117,20 +207,22 @@ __device__ __forceinline__ void mix_pieces(const MixArgs* mixes, int count, int 
     const MixArgs& m = mixes[i];
     const int groups = (m.rows + kMixRows - 1) / kMixRows, pieces = m.count * kMixPieces * groups;
     const int sources = min(kMixSources, m.sources - m.chunk * kMixSources);
+    if (m.rows == 1 && m.sources <= kMixShort) {
+      mix_short_row(m, id, stride, pieces, memory);
+      id += (max(pieces - id, 0) + stride - 1) / stride * stride - pieces;
+      continue;
+    }
     int loaded = -1;
     for (; id < pieces; id += stride) {
-      const int group = id % groups, part = id / groups;
-      const int slab = m.first + part / kMixPieces, lane = slab / m.slabs_per_lane;
-      const int head = m.per_head ? lane % m.heads : 0;
-      if (loaded != head * groups + group) {
-        loaded = head * groups + group;
-        load_weights(m, head, group * kMixRows, sources, memory);
+      const int group = id % groups;
+      const MixPlace place(m, id / groups);
+      if (loaded != place.head * groups + group) {
+        loaded = place.head * groups + group;
+        load_weights(m, place.head, group * kMixRows, sources, memory);
       }
-      const std::int64_t in_lane = static_cast<std::int64_t>(slab % m.slabs_per_lane) * kMixSlab +
-                                   part % kMixPieces * 128;
-      if (in_lane >= m.width) continue;
-      const MixPiece piece{.at = lane * m.width + in_lane,
-                           .numbers = static_cast<int>(min(m.width - in_lane, std::int64_t{128})),
+      if (place.numbers == 0) continue;
+      const MixPiece piece{.at = place.at,
+                           .numbers = place.numbers,
                            .to = m.to + group * kMixRows,
                            .rows = m.rows - group * kMixRows,
                            .sources = sources,
@@ -138,10 +230,7 @@ __device__ __forceinline__ void mix_pieces(const MixArgs* mixes, int count, int 
                            .add = m.add || m.chunk > 0};
       if (m.rows == 1) mix_numbers<M, 1>(piece, memory);
       else mix_numbers<M, kMixRows>(piece, memory);
-      const int own = static_cast<int>(threadIdx.x) % 32 * 4;
-      if (m.clear && m.chunk == 0 && own < piece.numbers) {
-        store_four(static_cast<M*>(m.clear) + piece.at + own, make_float4(0.f, 0.f, 0.f, 0.f));
-      }
+      clear_numbers<M>(m, place);
     }
     id -= pieces;
   }
