@@ -80,10 +80,7 @@ __device__ __forceinline__ void mix_numbers(const MixPiece& piece, MixMemory<M>&
         reinterpret_cast<float4*>(w)[1] = both[1];
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        sum[r] = make_float4(fmaf(w[r], x.x, sum[r].x), fmaf(w[r], x.y, sum[r].y),
-                             fmaf(w[r], x.z, sum[r].z), fmaf(w[r], x.w, sum[r].w));
-      }
+      for (int r = 0; r < kRows; ++r) add_scaled(sum[r], w[r], x);
     }
   }
 #pragma unroll
@@ -160,7 +157,8 @@ __device__ __forceinline__ void mix_short_row(const MixArgs& m, int first, int s
           const int s = group * kTogether + lane / kLanes;
           const auto from = reinterpret_cast<const M*>(ptx::broadcast(source, s));
           if (s < m.sources && copied < place.numbers) {
-            ptx::copy_async(&memory.ring[b * kGroups + group][lane], from + place.at + copied, true);
+            ptx::copy_async(&memory.ring[b * kGroups + group][lane], from + place.at + copied,
+                            true);
           }
         }
         const float* begin = m.add ? m.to[0] : m.start;
@@ -175,10 +173,7 @@ __device__ __forceinline__ void mix_short_row(const MixArgs& m, int first, int s
 #pragma unroll
       for (int s = 0; s < kMixShort; ++s) {
         if (s >= m.sources) break;
-        const float w = ptx::broadcast(weight[b], s);
-        const float4 x = load_four(sources + s * 128 + lane * 4);
-        sum[b] = make_float4(fmaf(w, x.x, sum[b].x), fmaf(w, x.y, sum[b].y),
-                             fmaf(w, x.z, sum[b].z), fmaf(w, x.w, sum[b].w));
+        add_scaled(sum[b], ptx::broadcast(weight[b], s), load_four(sources + s * 128 + lane * 4));
       }
       const MixPlace place(m, id + b * stride);
       if (lane * 4 < place.numbers) __stcg(quad(m.to[0] + place.at + lane * 4), sum[b]);

@@ -59,6 +59,11 @@ __device__ __forceinline__ float4 as_stored(const float4& x) {
   else return unpack_four(pack_four(x));
 }
 
+__device__ __forceinline__ void add_scaled(float4& sum, float w, const float4& x) {
+  sum = make_float4(fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z),
+                    fmaf(w, x.w, sum.w));
+}
+
 template <typename E>
 __device__ __forceinline__ void store_output(const StepArgs& a, E* o, float value, float divisor) {
   *o = from_float<E>(divisor == 0.f ? 0.f : a.scale * value / divisor);

@@ -63,10 +63,6 @@ template <typename M>
 __device__ __forceinline__ Several<M> several(const M* p) {
   return unpacked<M>(*reinterpret_cast<const Chunk*>(p));
 }
-__device__ __forceinline__ void add_scaled(float4& sum, float w, const float4& x) {
-  sum = make_float4(fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z),
-                    fmaf(w, x.w, sum.w));
-}
 
 // phi of columns c and on of a row, as the ring stores them; zero past the width.
 template <typename M, typename E>
