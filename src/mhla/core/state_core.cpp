@@ -6,8 +6,8 @@
 // summary, so its cost grows with the position. Two things keep it small and even:
 // - while block i is read, each step mixes a share of P_{i+1}; S_i itself is added when it closes;
 // - the summaries far back are mixed for a group of kGroup rows at once, each read once for all of
-//   them, while the group before is read; on a device, after long prompts, those further back for a
-//   wide group of rows in the same way.
+//   them, while the group before is read; after long prompts those further back for a wide group of
+//   rows in the same way.
 #include "mhla/core/state_core.h"
 
 #include <algorithm>
@@ -223,14 +223,15 @@ std::vector<float> Stream<T>::weights(std::int64_t row, std::int64_t column) con
 
 // The mixture of blocks [begin, end) for a few rows, on top of a far one where there is one.
 template <typename T>
-Mix<T> Stream<T>::make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin,
-                           std::int64_t end, const Group* far) const {
+Mix<T> Stream<T>::make_mix(typename Mix<T>::Kind kind, std::int64_t first_row, std::int64_t rows,
+                           std::int64_t begin, std::int64_t end, const Group* far) const {
   static std::atomic<std::uint64_t> serial{0};
   // A far row is the first source where sums lie as summaries do.
   const std::int64_t heads = setup_->mixing_heads(), lead = far && !setup_->packed ? 1 : 0;
   const std::int64_t sources = end - begin + lead;
   Mix<T> mix;
   mix.serial = ++serial;
+  mix.kind = kind;
   if (far) {
     const void* row = far->rows[first_row - far->first].get();
     if (lead > 0) mix.from.push_back(row);
@@ -249,9 +250,12 @@ Mix<T> Stream<T>::make_mix(std::int64_t first_row, std::int64_t rows, std::int64
     }
   }
   const MixItems items = engine_->mix_items();
-  mix.slabs_per_lane = ceil_div(setup_->width, items.slab);
+  const bool narrow = kind == Mix<T>::Kind::wide && items.wide_slab > 0;
+  mix.slab = narrow ? items.wide_slab : items.slab;
+  mix.chunk = narrow ? std::max<std::int64_t>(1, sources) : items.chunk;
+  mix.slabs_per_lane = ceil_div(setup_->width, mix.slab);
   mix.slabs = setup_->lanes * mix.slabs_per_lane;
-  mix.chunks = std::max<std::int64_t>(1, ceil_div(sources, items.chunk));
+  mix.chunks = std::max<std::int64_t>(1, ceil_div(sources, mix.chunk));
   mix.total = mix.slabs * mix.chunks;
   return mix;
 }
@@ -276,8 +280,7 @@ void Stream<T>::begin_group(std::int64_t first) {
     begun = nullptr;
   }
   ahead_ = Group{.first = first, .cutoff = closed(), .rows = {}, .mix = {}};
-  ahead_->mix = make_mix(first, rows, begun ? wide_->cutoff : 0, closed(), nullptr);
-  ahead_->mix.kind = Mix<T>::Kind::group;
+  ahead_->mix = make_mix(Mix<T>::Kind::group, first, rows, begun ? wide_->cutoff : 0, closed());
   ahead_->mix.add = begun != nullptr;
   for (std::int64_t r = 0; r < rows; ++r) {
     ahead_->rows.push_back(begun ? std::move(begun[r]) : spare(Numbers::sums));
@@ -304,8 +307,7 @@ void Stream<T>::begin_wide(std::int64_t first) {
   const std::int64_t rows = std::min(width, setup_->max_blocks().value_or(next + width) - next);
   if (rows <= 0) return;
   wide_ahead_ = Group{.first = next, .cutoff = closed(), .rows = {}, .mix = {}};
-  wide_ahead_->mix = make_mix(next, rows, 0, closed(), nullptr);
-  wide_ahead_->mix.kind = Mix<T>::Kind::wide;
+  wide_ahead_->mix = make_mix(Mix<T>::Kind::wide, next, rows, 0, closed());
   for (std::int64_t r = 0; r < rows; ++r) {
     wide_ahead_->rows.push_back(spare(Numbers::sums));
     wide_ahead_->mix.to.push_back(static_cast<T*>(wide_ahead_->rows.back().get()));
@@ -332,7 +334,7 @@ void Stream<T>::prepare(std::int64_t row) {
                .started = setup_->packed ? spare(Numbers::stored) : nullptr,
                .summary = spare(Numbers::stored),
                .mix = {}};
-  next_->mix = make_mix(row, 1, far ? far->cutoff : 0, closed(), far);
+  next_->mix = make_mix(Mix<T>::Kind::next, row, 1, far ? far->cutoff : 0, closed(), far);
   next_->mix.to = {static_cast<T*>(next_->prefix.get())};
   next_->mix.clear = next_->summary.get();
 }

@@ -79,8 +79,8 @@ class Stream {
   void begin_group(std::int64_t first);
   void begin_wide(std::int64_t first);
   void keep(std::optional<Group>& group);
-  Mix<T> make_mix(std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
-                  const Group* far) const;
+  Mix<T> make_mix(typename Mix<T>::Kind kind, std::int64_t first_row, std::int64_t rows,
+                  std::int64_t begin, std::int64_t end, const Group* far = nullptr) const;
   void finish(Mix<T>& mix);
   std::int64_t piece(std::int64_t left) const;  // tokens of the open block to read at once
   void take(std::int64_t count, const State::Inputs& inputs, const TensorView& o,

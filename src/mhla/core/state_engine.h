@@ -27,6 +27,8 @@ struct MixItems {
   // slabs at once.
   bool slab_major = true;
   std::int64_t wide_rows = 0;  // of a wide group (Stream); 0: there are none
+  std::int64_t wide_slab =
+      0;  // of its items, which have all sources; 0: they are cut as the others
 };
 
 // to[r] = sum over s of weights[head][r][s] * from[s], one multiply-add after another in the order
@@ -41,6 +43,7 @@ struct Mix {
   bool add = false;               // to what the targets hold
   enum class Kind { next, group, wide } kind = Kind::next;
 
+  std::int64_t slab = 0, chunk = 0;  // of an item
   std::int64_t slabs_per_lane = 0, slabs = 0, chunks = 0;
   std::int64_t done = 0, total = 0;  // items
   std::uint64_t serial = 0;  // differs between mixtures: an engine may keep tables of the last one

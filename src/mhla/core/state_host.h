@@ -12,6 +12,20 @@
 
 namespace mhla::streaming {
 
+// Numbers [offset, offset + count) of a mixture's rows, from some of its sources: Ops::mix.
+template <typename T>
+struct MixPart {
+  T* const* to;  // [rows]
+  std::int64_t rows;
+  const void* const* from;  // [sources]
+  std::int64_t sources;
+  const T* weights;  // [rows, stride]
+  std::int64_t stride;
+  bool add;
+  std::int64_t offset, count;
+  std::int64_t ahead;  // the same of the numbers so much further on is wanted soon
+};
+
 // Ops also provides mix (one item's numbers), threads (how many a number of bytes pays for) and
 // each (a loop spread over threads).
 template <class Ops>
@@ -23,8 +37,12 @@ class HostEngine final : public Engine<typename Ops::T> {
   explicit HostEngine(std::shared_ptr<const Setup> setup) : setup_(std::move(setup)) {}
   std::unique_ptr<Engine<T>> clone() const override { return std::make_unique<HostEngine>(setup_); }
 
-  // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by.
-  MixItems mix_items() const override { return {.slab = 2048, .chunk = 16, .slab_major = true}; }
+  // 2 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by, and a
+  // step of one sequence has several. A wide group goes through all sources with a column of 128
+  // bytes, so that its sums are in registers most of the time, and a step of one sequence has two.
+  MixItems mix_items() const override {
+    return {.slab = 2048, .chunk = 16, .slab_major = true, .wide_rows = 32, .wide_slab = 32};
+  }
 
   // All numbers are T.
   Buffer allocate(Numbers, std::int64_t count) override {
@@ -50,52 +68,67 @@ class HostEngine final : public Engine<typename Ops::T> {
   void use(void*) override {}
 
   void run(const Tokens<T>* tokens, std::span<const Share> shares) override {
+    // The largest units come first: wide groups, lanes, and then what fills the rest.
     struct Part {
-      Mix<T>* mix;
-      std::int64_t first, last, first_slab, slabs;
+      Mix<T>* mix;  // null: the tokens
+      std::int64_t first, last, first_slab, units;
     };
-    Part parts[3];
+    Part parts[4];
     std::size_t count = 0;
-    std::int64_t units = tokens ? setup_->lanes : 0, bytes = 0;
-    if (tokens) bytes += setup_->size * std::int64_t{sizeof(T)} * (1 + tokens->count / 2);
-    for (const Share& share : shares) {
+    std::int64_t units = 0, bytes = 0;
+    const auto add_share = [&](const Share& share) {
       Mix<T>& mix = *share.mix;
-      Part& part = parts[count++];
-      part = {&mix, mix.done, mix.done + share.items, mix.done / mix.chunks, 0};
-      part.slabs = (part.last + mix.chunks - 1) / mix.chunks - part.first_slab;
+      Part part = {&mix, mix.done, mix.done + share.items, mix.done / mix.chunks, 0};
+      part.units = (part.last + mix.chunks - 1) / mix.chunks - part.first_slab;
       mix.done = part.last;
-      units += part.slabs;
-      bytes += share.items * 2048 * std::int64_t{sizeof(T)} *
-               std::min<std::int64_t>(16, static_cast<std::int64_t>(mix.from.size()));
+      units += part.units;
+      bytes += share.items * mix.slab * cost(mix);
+      parts[count++] = part;
+    };
+    for (const Share& share : shares) {
+      if (share.mix->kind == Mix<T>::Kind::wide) add_share(share);
+    }
+    if (tokens) {
+      parts[count++] = {nullptr, 0, 0, 0, setup_->lanes};
+      units += setup_->lanes;
+      bytes += setup_->size * std::int64_t{sizeof(T)} * (1 + tokens->count / 2);
+    }
+    for (const Share& share : shares) {
+      if (share.mix->kind != Mix<T>::Kind::wide) add_share(share);
     }
     const int threads = Ops::threads(bytes, units);
     const auto scratch = static_cast<std::size_t>(Lane<Ops>::scratch_size(*setup_));
     if (scratch_.size() < static_cast<std::size_t>(threads)) scratch_.resize(threads);
     for (auto& memory : scratch_) memory.resize(scratch);
     Ops::each(threads, units, [&](std::int64_t unit, int rank) {
-      if (tokens) {
-        if (unit < setup_->lanes) {
-          return Lane<Ops>(*setup_, *tokens, unit, scratch_[static_cast<std::size_t>(rank)].data())
-              .read();
-        }
-        unit -= setup_->lanes;
-      }
       std::size_t at = 0;
-      for (; unit >= parts[at].slabs; ++at) unit -= parts[at].slabs;
+      for (; unit >= parts[at].units; ++at) unit -= parts[at].units;
       const Part& part = parts[at];
+      if (!part.mix) {
+        return Lane<Ops>(*setup_, *tokens, unit, scratch_[static_cast<std::size_t>(rank)].data())
+            .read();
+      }
       const std::int64_t slab = part.first_slab + unit, origin = slab * part.mix->chunks;
       mix_slab(*part.mix, slab, std::max<std::int64_t>(0, part.first - origin),
-               std::min(part.mix->chunks, part.last - origin));
+               std::min(part.mix->chunks, part.last - origin), std::min(part.units, 2L));
     });
   }
 
  private:
-  // Chunks [first, last) of the sources of one slab.
-  void mix_slab(const Mix<T>& mix, std::int64_t slab, std::int64_t first, std::int64_t last) const {
-    const MixItems items = mix_items();
+  // What a number of each source of an item costs, in bytes that could be read meanwhile: its own,
+  // or the multiply-adds of many rows, four for a number.
+  static std::int64_t cost(const Mix<T>& mix) {
+    const auto sources = std::min(mix.chunk, static_cast<std::int64_t>(mix.from.size()));
+    const auto rows = static_cast<std::int64_t>(mix.to.size());
+    return sources * std::int64_t{sizeof(T)} * std::max<std::int64_t>(1, rows / 4);
+  }
+
+  // Chunks [first, last) of the sources of one slab; the one `ahead` slabs later comes soon.
+  void mix_slab(const Mix<T>& mix, std::int64_t slab, std::int64_t first, std::int64_t last,
+                std::int64_t ahead) const {
     const std::int64_t lane = slab / mix.slabs_per_lane;
-    const std::int64_t begin = slab % mix.slabs_per_lane * items.slab;
-    const std::int64_t length = std::min(items.slab, setup_->width - begin);
+    const std::int64_t begin = slab % mix.slabs_per_lane * mix.slab;
+    const std::int64_t length = std::min(mix.slab, setup_->width - begin);
     const std::int64_t offset = lane * setup_->width + begin;
     const Problem& problem = setup_->problem;
     const auto sources = static_cast<std::int64_t>(mix.from.size());
@@ -108,12 +141,19 @@ class HostEngine final : public Engine<typename Ops::T> {
       for (T* to : mix.to) std::fill_n(to + offset, length, T(0));
     }
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const std::int64_t from = chunk * items.chunk;
-      const std::int64_t count = std::min(items.chunk, sources - from);
+      const std::int64_t from = chunk * mix.chunk;
+      const std::int64_t count = std::min(mix.chunk, sources - from);
       if (count <= 0) break;
-      Ops::mix(mix.to.data(), rows, mix.from.data() + from, count,
-               mix.weights.data() + head * rows * sources + from, sources, mix.add || chunk > 0,
-               offset, length);
+      Ops::mix({.to = mix.to.data(),
+                .rows = rows,
+                .from = mix.from.data() + from,
+                .sources = count,
+                .weights = mix.weights.data() + head * rows * sources + from,
+                .stride = sources,
+                .add = mix.add || chunk > 0,
+                .offset = offset,
+                .count = length,
+                .ahead = ahead * mix.slab});
     }
   }
 

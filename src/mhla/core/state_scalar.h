@@ -86,13 +86,13 @@ struct ScalarOps {
       }
     }
   }
-  static void mix(T* const* to, Int rows, const void* const* from, Int sources, const T* weights,
-                  Int stride, bool add, Int offset, Int count) {
-    for (Int r = 0; r < rows; ++r) {
-      if (!add) std::fill_n(to[r] + offset, count, T(0));
-      for (Int s = 0; s < sources; ++s) {
-        add_scaled(weights[r * stride + s], static_cast<const T*>(from[s]) + offset, to[r] + offset,
-                   count);
+  static void mix(const MixPart<T>& part) {
+    for (Int r = 0; r < part.rows; ++r) {
+      T* to = part.to[r] + part.offset;
+      if (!part.add) std::fill_n(to, part.count, T(0));
+      for (Int s = 0; s < part.sources; ++s) {
+        add_scaled(part.weights[r * part.stride + s],
+                   static_cast<const T*>(part.from[s]) + part.offset, to, part.count);
       }
     }
   }

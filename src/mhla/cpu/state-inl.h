@@ -274,15 +274,7 @@ HWY_INLINE void MultiplyMatrices(const streaming::Product<float>& p) {
   }
 }
 
-struct MixCall {
-  float* const* to;
-  const void* const* from;
-  Index sources;
-  const float* weights;
-  Index stride;
-  bool add;
-  Index offset;
-};
+using MixCall = streaming::MixPart<float>;
 
 inline constexpr Index kMixAhead = 128;  // numbers
 
@@ -335,6 +327,101 @@ HWY_INLINE void MixRows(const MixCall& call, Index row, Index count) {
   if (whole < count) MixStrip<kRows, 1>(call, row, whole, count);
 }
 
+// Rows whose sums fit the registers beside one another, two vectors each.
+inline constexpr int kTileRows = kMaxRows > 6 ? 8 : 4;
+
+// Mixtures of many rows. Columns of two cache lines pass by, kWideDepth sources at a time; the
+// first rows leave them in a panel for the others.
+// NOTE: without it every row would read lines that lie whole pages apart, most of them in the same
+// few sets of the nearest cache.
+inline constexpr Index kWideDepth = 128, kWideColumns = 32;
+
+struct WideCall {
+  const MixCall& mix;
+  float* panel;        // [kWideDepth, kWideColumns]
+  Index first, depth;  // sources
+  Index offset;        // of the panel's first column
+  bool add;
+};
+
+// Sources that are wanted later, brought nearer by one tile: two lines of each.
+struct WideAhead {
+  const void* const* from;
+  Index count, offset;
+};
+
+template <int kVecs, bool kFill>
+HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, WideAhead ahead) {
+  const DF d;
+  const Index stride = call.mix.stride, offset = call.offset + at;
+  const float* weights = call.mix.weights + row * stride + call.first;
+  const void* const* from = call.mix.from + call.first;
+  float* const* to = call.mix.to + row;
+  float* panel = call.panel + at;
+  VF sum[kTileRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) {
+      sum[r][x] = call.add ? hn::LoadU(d, to[r] + offset + x * kLanes) : hn::Zero(d);
+    }
+  }
+  for (Index s = 0; s < call.depth; ++s) {
+    if (s % 4 == 0 && s / 4 < ahead.count) {
+      const float* later = static_cast<const float*>(ahead.from[s / 4]) + ahead.offset;
+      __builtin_prefetch(later, 0, 2);
+      __builtin_prefetch(later + 16, 0, 2);
+    }
+    VF source[kVecs];
+    const float* column = kFill ? static_cast<const float*>(from[s]) + offset : panel;
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) {
+      source[x] = hn::LoadU(d, column + x * kLanes);
+      if (kFill) hn::StoreU(source[x], d, panel + x * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const VF weight = hn::Set(d, weights[r * stride + s]);
+#pragma GCC unroll 2
+      for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, source[x], sum[r][x]);
+    }
+    panel += kWideColumns;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 2
+    for (int x = 0; x < kVecs; ++x) hn::StoreU(sum[r][x], d, to[r] + offset + x * kLanes);
+  }
+}
+
+// Rows [0, rows), whole tiles.
+HWY_INLINE void MixThroughPanel(const MixCall& mix, Index rows) {
+  alignas(64) float panel[kWideDepth * kWideColumns];
+  const Index tiles = rows / kTileRows;
+  for (Index column = 0; column < mix.count; column += kWideColumns) {
+    const Index columns = std::min(kWideColumns, mix.count - column);
+    const bool last_column = column + columns == mix.count;
+    for (Index first = 0; first < mix.sources; first += kWideDepth) {
+      const Index depth = std::min(kWideDepth, mix.sources - first);
+      const WideCall call{mix, panel, first, depth, mix.offset + column, mix.add || first > 0};
+      // The next sources of these columns, or the first ones of the next columns.
+      const Index next = first + depth < mix.sources ? first + depth : 0;
+      const Index offset = call.offset + (next > 0 ? 0 : last_column ? mix.ahead : kWideColumns);
+      const Index wanted = std::min(kWideDepth, mix.sources - next);
+      for (Index tile = 0; tile < tiles; ++tile) {
+        const Index begin = tile * wanted / tiles, end = (tile + 1) * wanted / tiles;
+        WideAhead ahead{mix.from + next + begin, end - begin, offset};
+        EachStrip<2>(columns, [&](auto vecs, Index at) HWY_ATTR {
+          constexpr int kVecs = decltype(vecs)::value;
+          if (tile == 0) WideTile<kVecs, true>(call, 0, at, ahead);
+          else WideTile<kVecs, false>(call, tile * kTileRows, at, ahead);
+          ahead.count = 0;
+        });
+      }
+    }
+  }
+}
+
 struct StateOps {
   using T = float;
 
@@ -371,20 +458,16 @@ struct StateOps {
     FoldColumns({keys, values, rows, stride, own, s, r}, tokens, columns);
   }
   static void product(const streaming::Product<float>& p) { MultiplyMatrices(p); }
-  static void mix(float* const* to, Index rows, const void* const* from, Index sources,
-                  const float* weights, Index stride, bool add, Index offset, Index count) {
-    const MixCall call{to, from, sources, weights, stride, add, offset};
-    constexpr bool kMany = kMaxRows > 6;  // 32 registers
+  static void mix(const streaming::MixPart<float>& part) {
     Index row = 0;
-    for (; row + 8 <= rows; row += 8) {
-      if constexpr (kMany) {
-        MixRows<8, 2>(call, row, count);
-      } else {
-        MixRows<4, 2>(call, row, count);
-        MixRows<4, 2>(call, row + 4, count);
-      }
+    if (part.rows > 8) {
+      row = part.rows / kTileRows * kTileRows;
+      MixThroughPanel(part, row);
     }
-    for (; row < rows; ++row) MixRows<1, 4>(call, row, count);
+    for (; row + kTileRows <= part.rows; row += kTileRows) {
+      MixRows<kTileRows, 2>(part, row, part.count);
+    }
+    for (; row < part.rows; ++row) MixRows<1, 4>(part, row, part.count);
   }
   static int threads(Index bytes, Index units);
   template <typename F>
