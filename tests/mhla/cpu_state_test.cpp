@@ -72,5 +72,64 @@ TEST_P(EachTargetStreams, AgreeWhenLanesAreSpreadOverThreads) {
   expect_agreement<float>(p, 20, 36, 4);
 }
 
+// From the 96th closed block on mixtures are prepared for 32 rows at once. They have the bits of a
+// chain of multiply-adds from the first block on, which is what a state does that was just loaded
+// and has prepared nothing.
+TEST_P(EachTargetStreams, WideGroupsHaveTheBitsOfThePlainOrder) {
+  // The last rows of the mixing fill neither a wide group nor a tile, the columns no whole slab.
+  constexpr std::int64_t kBlock = 2, kBlocks = 205, kTokens = kBlock * kBlocks;
+  for (const bool per_head : {false, true}) {
+    Problem p{.batch = 2,
+              .heads = 2,
+              .dk = 6,
+              .dv = 20,
+              .layout = BlockLayout::sequence(kBlock, {.block = {kBlock}}),
+              .mask = Mask::causal,
+              .scale = 0.5};
+    p.mixing_per_head = per_head;
+    const std::int64_t per_token = p.heads * p.dv;
+    const StreamData<float> data(p, kTokens, 11);
+    const auto mixing = random_mixing(per_head ? p.heads : 0, kBlocks, 12);
+    State state(p, mixing);
+    auto o = poisoned<float>(data.v.size()), again = o;
+    step_through(state, data, 0, kTokens, o);
+    EXPECT_LE(worst(o, dense_oracle(p, data, weights_of(mixing))), 1.0);
+
+    for (const std::int64_t back : {204, 203, 193, 192, 191, 184, 161, 160, 136, 97, 96, 95}) {
+      State branch = state.fork();
+      branch.rewind(back * kBlock);
+      const std::string bytes = branch.serialize();
+      State loaded = State::deserialize(bytes.data(), bytes.size());
+      for (State* other : {&branch, &loaded}) {
+        step_through(*other, data, back * kBlock, kTokens, again);
+        EXPECT_EQ(other->serialize(), state.serialize()) << back;
+        for (std::int64_t b = 0; b < p.batch; ++b) {
+          const std::int64_t end = (b + 1) * kTokens * per_token;
+          for (std::int64_t i = end - (kBlocks - back) * kBlock * per_token; i < end; ++i) {
+            ASSERT_EQ(o[i], again[i]) << back;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EachTargetStreams, WideGroupsTakeTheMemoryOfAtMost64Summaries) {
+  const Problem p{.dk = 8,
+                  .dv = 32,
+                  .layout = BlockLayout::sequence(1, {.block = {1}}),
+                  .mask = Mask::causal,
+                  .normalizer = Normalizer::none};
+  const StreamData<float> data(p, 400, 13);
+  State state(p, ToeplitzMixing::causal({0.5F, 0.25F, 0.125F}));
+  auto o = poisoned<float>(data.v.size());
+  const std::size_t summary = 8 * 32 * sizeof(float);
+  step_through(state, data, 0, 90, o);
+  EXPECT_LT(state.bytes(), (90 + 24) * summary);
+  step_through(state, data, 90, 400, o);
+  EXPECT_GT(state.bytes(), (400 + 24 + 32) * summary);
+  EXPECT_LT(state.bytes(), (400 + 24 + 64) * summary);
+}
+
 }  // namespace
 }  // namespace mhla::test

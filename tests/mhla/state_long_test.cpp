@@ -91,6 +91,15 @@ TEST(LongState, LongBlocksAndWideHeadsWander) {
   wander<float>(p, 200, 8);
 }
 
+// Past the 96th block, from where on wide groups are prepared too.
+TEST(LongState, HundredsOfBlocksWander) {
+  Problem p = problem_of({1, 2, 4, 20, 2, 0}, DType::f32);
+  for (unsigned seed = 20; seed < 24; ++seed) wander<float>(p, 420, seed);
+  wander<double>(p, 420, 24);
+  p.normalizer = Normalizer::shared_position;
+  wander<BFloat16>(p, 420, 25);
+}
+
 TEST(LongState, WhatWasPreparedHasTheBitsOfWhatIsMixedAnew) {
   const Problem p = problem_of({1, 2, 6, 40, 4, 0}, DType::f32);
   const std::int64_t n = 40 * 4 + 2;

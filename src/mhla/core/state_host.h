@@ -82,7 +82,7 @@ class HostEngine final : public Engine<typename Ops::T> {
       part.units = (part.last + mix.chunks - 1) / mix.chunks - part.first_slab;
       mix.done = part.last;
       units += part.units;
-      bytes += share.items * mix.slab * cost(mix);
+      bytes += share.items * std::min(mix.slab, setup_->width) * cost(mix);
       parts[count++] = part;
     };
     for (const Share& share : shares) {
@@ -110,7 +110,7 @@ class HostEngine final : public Engine<typename Ops::T> {
       }
       const std::int64_t slab = part.first_slab + unit, origin = slab * part.mix->chunks;
       mix_slab(*part.mix, slab, std::max<std::int64_t>(0, part.first - origin),
-               std::min(part.mix->chunks, part.last - origin), std::min(part.units, 2L));
+               std::min(part.mix->chunks, part.last - origin), threads);
     });
   }
 
