@@ -16,6 +16,9 @@ namespace {
 constexpr double kLongPrompt = 40;  // seconds; longer reading only with --slow
 // Stepped through: what is prepared differs from block to block.
 constexpr std::int64_t kBlocks = 18;
+// Rows of the mixing after those: a state prepares mixtures for blocks to come, and a stream that is
+// about to end would do less.
+constexpr std::int64_t kBeyond = 80;
 
 // Tokens of a prompt or of a few steps, with their outputs.
 struct Piece {
@@ -102,7 +105,7 @@ class Decode {
         problem_(with(shape.problem, dtype)),
         block_(problem_.layout.cut().block[0]),
         mixing_(MixingMatrix::causal_uniform(BlockLayout::sequence(
-            shape.positions.back() + (kBlocks + 1) * block_, problem_.layout.cut()))),
+            shape.positions.back() + (kBlocks + kBeyond) * block_, problem_.layout.cut()))),
         prompt_(problem_, shape.positions.front(), 10),
         steps_(problem_, block_, 20),
         state_(problem_, mixing_) {}
