@@ -250,9 +250,9 @@ Mix<T> Stream<T>::make_mix(typename Mix<T>::Kind kind, std::int64_t first_row, s
     }
   }
   const MixItems items = engine_->mix_items();
-  const bool narrow = kind == Mix<T>::Kind::wide && items.wide_slab > 0;
-  mix.slab = narrow ? items.wide_slab : items.slab;
-  mix.chunk = narrow ? std::max<std::int64_t>(1, sources) : items.chunk;
+  const bool other = kind == Mix<T>::Kind::wide && items.wide_slab > 0;
+  mix.slab = other ? items.wide_slab : items.slab;
+  mix.chunk = other ? items.wide_chunk : items.chunk;
   mix.slabs_per_lane = ceil_div(setup_->width, mix.slab);
   mix.slabs = setup_->lanes * mix.slabs_per_lane;
   mix.chunks = std::max<std::int64_t>(1, ceil_div(sources, mix.chunk));

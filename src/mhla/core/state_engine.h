@@ -26,9 +26,8 @@ struct MixItems {
   // Slab after slab keeps the targets in a cache; chunk after chunk gives many items of different
   // slabs at once.
   bool slab_major = true;
-  std::int64_t wide_rows = 0;  // of a wide group (Stream); 0: there are none
-  std::int64_t wide_slab =
-      0;  // of its items, which have all sources; 0: they are cut as the others
+  std::int64_t wide_rows = 0;                  // of a wide group (Stream); 0: there are none
+  std::int64_t wide_slab = 0, wide_chunk = 0;  // of its items; 0: as of the others
 };
 
 // to[r] = sum over s of weights[head][r][s] * from[s], one multiply-add after another in the order

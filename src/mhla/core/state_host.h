@@ -12,6 +12,11 @@
 
 namespace mhla::streaming {
 
+// An item of a wide group. The columns are wide enough for memory, which has 8 GB/s for columns of
+// 128 bytes and 18 for whole summaries, and so many sources are mixed while the sums of a few rows
+// stay in registers; a step of one sequence after 32k tokens has four.
+inline constexpr std::int64_t kWideSlab = 256, kWideChunk = 32;
+
 // Numbers [offset, offset + count) of a mixture's rows, from some of its sources: Ops::mix.
 template <typename T>
 struct MixPart {
@@ -23,7 +28,9 @@ struct MixPart {
   std::int64_t stride;
   bool add;
   std::int64_t offset, count;
-  std::int64_t ahead;  // the same of the numbers so much further on is wanted soon
+  // What is wanted next: numbers [ahead, ahead + count) of these sources.
+  const void* const* next;
+  std::int64_t next_sources, ahead;
 };
 
 // Ops also provides mix (one item's numbers), threads (how many a number of bytes pays for) and
@@ -37,11 +44,14 @@ class HostEngine final : public Engine<typename Ops::T> {
   explicit HostEngine(std::shared_ptr<const Setup> setup) : setup_(std::move(setup)) {}
   std::unique_ptr<Engine<T>> clone() const override { return std::make_unique<HostEngine>(setup_); }
 
-  // 2 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by, and a
-  // step of one sequence has several. A wide group goes through all sources with a column of 128
-  // bytes, so that its sums are in registers most of the time, and a step of one sequence has two.
+  // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by.
   MixItems mix_items() const override {
-    return {.slab = 2048, .chunk = 16, .slab_major = true, .wide_rows = 32, .wide_slab = 32};
+    return {.slab = 2048,
+            .chunk = 16,
+            .slab_major = true,
+            .wide_rows = 32,
+            .wide_slab = kWideSlab,
+            .wide_chunk = kWideChunk};
   }
 
   // All numbers are T.
@@ -144,6 +154,7 @@ class HostEngine final : public Engine<typename Ops::T> {
       const std::int64_t from = chunk * mix.chunk;
       const std::int64_t count = std::min(mix.chunk, sources - from);
       if (count <= 0) break;
+      const bool more = chunk + 1 < mix.chunks;
       Ops::mix({.to = mix.to.data(),
                 .rows = rows,
                 .from = mix.from.data() + from,
@@ -153,7 +164,9 @@ class HostEngine final : public Engine<typename Ops::T> {
                 .add = mix.add || chunk > 0,
                 .offset = offset,
                 .count = length,
-                .ahead = ahead * mix.slab});
+                .next = mix.from.data() + (more ? from + count : 0),
+                .next_sources = std::min(mix.chunk, more ? sources - from - count : sources),
+                .ahead = offset + (more ? 0 : ahead * mix.slab)});
     }
   }
 

@@ -330,50 +330,45 @@ HWY_INLINE void MixRows(const MixCall& call, Index row, Index count) {
 // Rows whose sums fit the registers beside one another, two vectors each.
 inline constexpr int kTileRows = kMaxRows > 6 ? 8 : 4;
 
-// Mixtures of many rows. Columns of two cache lines pass by, kWideDepth sources at a time; the
-// first rows leave them in a panel for the others.
+// Mixtures of many rows, an item of a wide group: two vectors of columns at a time, which the first
+// rows leave in a panel for the others.
 // NOTE: without it every row would read lines that lie whole pages apart, most of them in the same
 // few sets of the nearest cache.
-inline constexpr Index kWideDepth = 128, kWideColumns = 32;
+inline constexpr Index kStrip = 2 * kLanes;
 
 struct WideCall {
   const MixCall& mix;
-  float* panel;        // [kWideDepth, kWideColumns]
-  Index first, depth;  // sources
-  Index offset;        // of the panel's first column
-  bool add;
-};
-
-// Sources that are wanted later, brought nearer by one tile: two lines of each.
-struct WideAhead {
-  const void* const* from;
-  Index count, offset;
+  float* panel;  // [sources, kStrip]
+  // Lines of the next item's sources that one tile asks for.
+  Index lines;
 };
 
 template <int kVecs, bool kFill>
-HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, WideAhead ahead) {
+HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, Index line) {
   const DF d;
-  const Index stride = call.mix.stride, offset = call.offset + at;
-  const float* weights = call.mix.weights + row * stride + call.first;
-  const void* const* from = call.mix.from + call.first;
-  float* const* to = call.mix.to + row;
-  float* panel = call.panel + at;
+  const MixCall& mix = call.mix;
+  const Index stride = mix.stride, offset = mix.offset + at;
+  const float* weights = mix.weights + row * stride;
+  float* const* to = mix.to + row;
+  float* panel = call.panel;
   VF sum[kTileRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 2
     for (int x = 0; x < kVecs; ++x) {
-      sum[r][x] = call.add ? hn::LoadU(d, to[r] + offset + x * kLanes) : hn::Zero(d);
+      sum[r][x] = mix.add ? hn::LoadU(d, to[r] + offset + x * kLanes) : hn::Zero(d);
     }
   }
-  for (Index s = 0; s < call.depth; ++s) {
-    if (s % 4 == 0 && s / 4 < ahead.count) {
-      const float* later = static_cast<const float*>(ahead.from[s / 4]) + ahead.offset;
-      __builtin_prefetch(later, 0, 2);
-      __builtin_prefetch(later + 16, 0, 2);
+  constexpr Index kLines = streaming::kWideSlab / 16;  // of a source
+  const Index end = std::min(line + call.lines, mix.next_sources * kLines);
+  for (Index s = 0; s < mix.sources; ++s) {
+    if (line < end) {
+      const float* next = static_cast<const float*>(mix.next[line / kLines]) + mix.ahead;
+      __builtin_prefetch(next + line % kLines * 16, 0, 0);
+      ++line;
     }
     VF source[kVecs];
-    const float* column = kFill ? static_cast<const float*>(from[s]) + offset : panel;
+    const float* column = kFill ? static_cast<const float*>(mix.from[s]) + offset : panel;
 #pragma GCC unroll 2
     for (int x = 0; x < kVecs; ++x) {
       source[x] = hn::LoadU(d, column + x * kLanes);
@@ -385,7 +380,7 @@ HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, WideAhead 
 #pragma GCC unroll 2
       for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, source[x], sum[r][x]);
     }
-    panel += kWideColumns;
+    panel += kStrip;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -396,30 +391,19 @@ HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, WideAhead 
 
 // Rows [0, rows), whole tiles.
 HWY_INLINE void MixThroughPanel(const MixCall& mix, Index rows) {
-  alignas(64) float panel[kWideDepth * kWideColumns];
+  alignas(64) float panel[streaming::kWideChunk * kStrip];
   const Index tiles = rows / kTileRows;
-  for (Index column = 0; column < mix.count; column += kWideColumns) {
-    const Index columns = std::min(kWideColumns, mix.count - column);
-    const bool last_column = column + columns == mix.count;
-    for (Index first = 0; first < mix.sources; first += kWideDepth) {
-      const Index depth = std::min(kWideDepth, mix.sources - first);
-      const WideCall call{mix, panel, first, depth, mix.offset + column, mix.add || first > 0};
-      // The next sources of these columns, or the first ones of the next columns.
-      const Index next = first + depth < mix.sources ? first + depth : 0;
-      const Index offset = call.offset + (next > 0 ? 0 : last_column ? mix.ahead : kWideColumns);
-      const Index wanted = std::min(kWideDepth, mix.sources - next);
-      for (Index tile = 0; tile < tiles; ++tile) {
-        const Index begin = tile * wanted / tiles, end = (tile + 1) * wanted / tiles;
-        WideAhead ahead{mix.from + next + begin, end - begin, offset};
-        EachStrip<2>(columns, [&](auto vecs, Index at) HWY_ATTR {
-          constexpr int kVecs = decltype(vecs)::value;
-          if (tile == 0) WideTile<kVecs, true>(call, 0, at, ahead);
-          else WideTile<kVecs, false>(call, tile * kTileRows, at, ahead);
-          ahead.count = 0;
-        });
-      }
+  const Index strips = (mix.count + kStrip - 1) / kStrip;
+  const Index wanted = mix.next_sources * (streaming::kWideSlab / 16);
+  const WideCall call{mix, panel, (wanted + strips * tiles - 1) / (strips * tiles)};
+  Index line = 0;
+  EachStrip<2>(mix.count, [&](auto vecs, Index at) HWY_ATTR {
+    constexpr int kVecs = decltype(vecs)::value;
+    for (Index tile = 0; tile < tiles; ++tile, line += call.lines) {
+      if (tile == 0) WideTile<kVecs, true>(call, 0, at, line);
+      else WideTile<kVecs, false>(call, tile * kTileRows, at, line);
     }
-  }
+  });
 }
 
 struct StateOps {
