@@ -12,10 +12,9 @@
 
 namespace mhla::streaming {
 
-// An item of a wide group. The columns are wide enough for memory, which has 8 GB/s for columns of
-// 128 bytes and 18 for whole summaries, and so many sources are mixed while the sums of a few rows
-// stay in registers; a step of one sequence after 32k tokens has four.
-inline constexpr std::int64_t kWideSlab = 256, kWideChunk = 32;
+// Sources of an item of a wide group: few enough that the pages they lie in stay in the translation
+// buffer of a core while it walks along their columns.
+inline constexpr std::int64_t kWideChunk = 32;
 
 // Numbers [offset, offset + count) of a mixture's rows, from some of its sources: Ops::mix.
 template <typename T>
@@ -44,13 +43,15 @@ class HostEngine final : public Engine<typename Ops::T> {
   explicit HostEngine(std::shared_ptr<const Setup> setup) : setup_(std::move(setup)) {}
   std::unique_ptr<Engine<T>> clone() const override { return std::make_unique<HostEngine>(setup_); }
 
-  // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by.
+  // 8 KiB of f32: a slab of kGroup targets stays in the caches while the sources pass by. Columns
+  // of a wide group are a page, or half of one where a step of few lanes would have less than an
+  // item.
   MixItems mix_items() const override {
     return {.slab = 2048,
             .chunk = 16,
             .slab_major = true,
             .wide_rows = 32,
-            .wide_slab = kWideSlab,
+            .wide_slab = setup_->size < (1 << 20) ? 512 : 1024,
             .wide_chunk = kWideChunk};
   }
 

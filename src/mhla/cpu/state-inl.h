@@ -331,26 +331,24 @@ HWY_INLINE void MixRows(const MixCall& call, Index row, Index count) {
 inline constexpr int kTileRows = kMaxRows > 6 ? 8 : 4;
 
 // Mixtures of many rows, an item of a wide group: two vectors of columns at a time, which the first
-// rows leave in a panel for the others.
-// NOTE: without it every row would read lines that lie whole pages apart, most of them in the same
-// few sets of the nearest cache.
+// rows leave in a panel for the others while the next columns are fetched.
+// NOTE: in place they lie whole pages apart, most of them in the same few sets of the nearest
+// cache.
 inline constexpr Index kStrip = 2 * kLanes;
 
-struct WideCall {
-  const MixCall& mix;
-  float* panel;  // [sources, kStrip]
-  // Lines of the next item's sources that one tile asks for.
-  Index lines;
+// Columns of some sources that are wanted soon.
+struct WideAhead {
+  const void* const* from;
+  Index sources, offset;
 };
 
 template <int kVecs, bool kFill>
-HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, Index line) {
+HWY_NOINLINE void WideTile(const MixCall& mix, float* panel, Index row, Index at,
+                           const WideAhead& ahead) {
   const DF d;
-  const MixCall& mix = call.mix;
   const Index stride = mix.stride, offset = mix.offset + at;
   const float* weights = mix.weights + row * stride;
   float* const* to = mix.to + row;
-  float* panel = call.panel;
   VF sum[kTileRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -359,13 +357,12 @@ HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, Index line
       sum[r][x] = mix.add ? hn::LoadU(d, to[r] + offset + x * kLanes) : hn::Zero(d);
     }
   }
-  constexpr Index kLines = streaming::kWideSlab / 16;  // of a source
-  const Index end = std::min(line + call.lines, mix.next_sources * kLines);
-  for (Index s = 0; s < mix.sources; ++s) {
-    if (line < end) {
-      const float* next = static_cast<const float*>(mix.next[line / kLines]) + mix.ahead;
-      __builtin_prefetch(next + line % kLines * 16, 0, 0);
-      ++line;
+  for (Index s = 0; s < mix.sources; ++s, panel += kStrip) {
+    if (s < ahead.sources) {
+      // NOTE: not into the further caches, where they would displace what every step reads.
+      const float* next = static_cast<const float*>(ahead.from[s]) + ahead.offset;
+      __builtin_prefetch(next, 0, 0);
+      if (kStrip > 16) __builtin_prefetch(next + 16, 0, 0);
     }
     VF source[kVecs];
     const float* column = kFill ? static_cast<const float*>(mix.from[s]) + offset : panel;
@@ -380,7 +377,6 @@ HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, Index line
 #pragma GCC unroll 2
       for (int x = 0; x < kVecs; ++x) sum[r][x] = hn::MulAdd(weight, source[x], sum[r][x]);
     }
-    panel += kStrip;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -389,19 +385,21 @@ HWY_NOINLINE void WideTile(const WideCall& call, Index row, Index at, Index line
   }
 }
 
-// Rows [0, rows), whole tiles.
+// Rows [0, rows), whole tiles; at most kWideChunk sources.
 HWY_INLINE void MixThroughPanel(const MixCall& mix, Index rows) {
   alignas(64) float panel[streaming::kWideChunk * kStrip];
   const Index tiles = rows / kTileRows;
-  const Index strips = (mix.count + kStrip - 1) / kStrip;
-  const Index wanted = mix.next_sources * (streaming::kWideSlab / 16);
-  const WideCall call{mix, panel, (wanted + strips * tiles - 1) / (strips * tiles)};
-  Index line = 0;
   EachStrip<2>(mix.count, [&](auto vecs, Index at) HWY_ATTR {
     constexpr int kVecs = decltype(vecs)::value;
-    for (Index tile = 0; tile < tiles; ++tile, line += call.lines) {
-      if (tile == 0) WideTile<kVecs, true>(call, 0, at, line);
-      else WideTile<kVecs, false>(call, tile * kTileRows, at, line);
+    const bool last = at + kVecs * kLanes >= mix.count;
+    const Index wanted = last ? mix.next_sources : mix.sources;
+    for (Index tile = 0; tile < tiles; ++tile) {
+      const Index begin = tile * wanted / tiles;
+      const WideAhead ahead{(last ? mix.next : mix.from) + begin,
+                            (tile + 1) * wanted / tiles - begin,
+                            last ? mix.ahead : mix.offset + at + kVecs * kLanes};
+      if (tile == 0) WideTile<kVecs, true>(mix, panel, 0, at, ahead);
+      else WideTile<kVecs, false>(mix, panel, tile * kTileRows, at, ahead);
     }
   });
 }
