@@ -16,8 +16,8 @@ namespace {
 constexpr double kLongPrompt = 40;  // seconds; longer reading only with --slow
 // Stepped through: what is prepared differs from block to block.
 constexpr std::int64_t kBlocks = 18;
-// Rows of the mixing after those: a state prepares mixtures for blocks to come, and a stream that is
-// about to end would do less.
+// Rows of the mixing after those: a state prepares mixtures for blocks to come, and a stream that
+// is about to end would do less.
 constexpr std::int64_t kBeyond = 80;
 
 // Tokens of a prompt or of a few steps, with their outputs.
