@@ -49,7 +49,10 @@ if(MHLA_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 
-set(mhla_sm80 -gencode=arch=compute_80,code=sm_80)
+set(mhla_sm80 "")
+if(MHLA_CUDA_PORTABLE)
+  set(mhla_sm80 -gencode=arch=compute_80,code=sm_80)
+endif()
 set(mhla_sm90a -gencode=arch=compute_90a,code=sm_90a)
 
 # Line numbers make the library six times as large unless they are packed: 280 MB.

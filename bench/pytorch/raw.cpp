@@ -12,16 +12,18 @@
 namespace {
 
 // A chain of calls, each reading the result of the one before as its q, and with d_o the backward
-// pass through all of them. Results are fresh tensors that live as long as a graph would keep them.
+// pass through all of them. Results are fresh tensors; where `recorded`, they live as long as a
+// graph would keep them.
 void raw(const at::Tensor& q, at::TensorList k, at::TensorList v, at::TensorList mixing,
-         const std::optional<at::Tensor>& d_o, at::IntArrayRef sizes, c10::string_view options) {
+         bool recorded, const std::optional<at::Tensor>& d_o, at::IntArrayRef sizes,
+         c10::string_view options) {
   using mhla::nn::view_of;
   const at::Tensor none;
   const mhla::Plan plan = mhla::nn::plan_of({q, k[0], v[0], mixing[0], none, none},
                                             {sizes, {}, options});
   const auto bytes = static_cast<std::int64_t>(
       std::max(plan.forward_workspace(), plan.backward_workspace()) + mhla::kWorkspaceAlignment);
-  static at::Tensor memory;  // kept, as the operator keeps its own
+  thread_local at::Tensor memory;  // kept, as the operator keeps its own
   if (!memory.defined() || memory.numel() < bytes || memory.device() != q.device()) {
     memory = at::empty({bytes}, q.options().dtype(at::kByte));
   }
@@ -37,7 +39,7 @@ void raw(const at::Tensor& q, at::TensorList k, at::TensorList v, at::TensorList
     at::Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v[i].size(3)}, q.options());
     mhla::forward(plan, {view_of(x.back()), view_of(k[i]), view_of(v[i]), view_of(mixing[i])},
                   {.o = view_of(o)}, workspace, stream);
-    if (!d_o) x.clear();
+    if (!recorded) x.clear();
     x.push_back(std::move(o));
   }
   if (!d_o) return;
@@ -92,8 +94,8 @@ at::Tensor nothing(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 TORCH_LIBRARY_FRAGMENT(mhla_bench, m) {
   m.def("nothing(Tensor q, Tensor k, Tensor v, Tensor mixing) -> Tensor");
   m.def(
-      "raw(Tensor q, Tensor[] k, Tensor[] v, Tensor[] mixing, Tensor? d_o, int[] sizes, "
-      "str options) -> ()",
+      "raw(Tensor q, Tensor[] k, Tensor[] v, Tensor[] mixing, bool recorded, Tensor? d_o, "
+      "int[] sizes, str options) -> ()",
       TORCH_FN(raw));
 }
 TORCH_LIBRARY_IMPL(mhla_bench, Autograd, m) { m.impl("nothing", TORCH_FN(nothing)); }

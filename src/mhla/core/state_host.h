@@ -32,8 +32,14 @@ struct MixPart {
   std::int64_t next_sources, ahead;
 };
 
+// A loop over units of work. Those of lanes, [near, near + lanes), come back in every step with the
+// same memory, so they stay with a thread: the caches of another core may be far away.
+struct Units {
+  std::int64_t count = 0, near = 0, lanes = 0;
+};
+
 // Ops also provides mix (one item's numbers), threads (how many a number of bytes pays for) and
-// each (a loop spread over threads).
+// each (a loop over Units spread over threads).
 template <class Ops>
 class HostEngine final : public Engine<typename Ops::T> {
  public:
@@ -86,13 +92,14 @@ class HostEngine final : public Engine<typename Ops::T> {
     };
     Part parts[4];
     std::size_t count = 0;
-    std::int64_t units = 0, bytes = 0;
+    Units units;
+    std::int64_t bytes = 0;
     const auto add_share = [&](const Share& share) {
       Mix<T>& mix = *share.mix;
       Part part = {&mix, mix.done, mix.done + share.items, mix.done / mix.chunks, 0};
       part.units = (part.last + mix.chunks - 1) / mix.chunks - part.first_slab;
       mix.done = part.last;
-      units += part.units;
+      units.count += part.units;
       bytes += share.items * std::min(mix.slab, setup_->width) * cost(mix);
       parts[count++] = part;
     };
@@ -101,13 +108,13 @@ class HostEngine final : public Engine<typename Ops::T> {
     }
     if (tokens) {
       parts[count++] = {nullptr, 0, 0, 0, setup_->lanes};
-      units += setup_->lanes;
+      units = {units.count + setup_->lanes, units.count, setup_->lanes};
       bytes += setup_->size * std::int64_t{sizeof(T)} * (1 + tokens->count / 2);
     }
     for (const Share& share : shares) {
       if (share.mix->kind != Mix<T>::Kind::wide) add_share(share);
     }
-    const int threads = Ops::threads(bytes, units);
+    const int threads = Ops::threads(bytes, units.count);
     const auto scratch = static_cast<std::size_t>(Lane<Ops>::scratch_size(*setup_));
     if (scratch_.size() < static_cast<std::size_t>(threads)) scratch_.resize(threads);
     for (auto& memory : scratch_) memory.resize(scratch);

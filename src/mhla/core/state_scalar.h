@@ -98,8 +98,8 @@ struct ScalarOps {
   }
   static int threads(Int, Int) { return 1; }
   template <typename F>
-  static void each(int, Int count, F&& f) {
-    for (Int i = 0; i < count; ++i) f(i, 0);
+  static void each(int, const Units& units, F&& f) {
+    for (Int i = 0; i < units.count; ++i) f(i, 0);
   }
 };
 

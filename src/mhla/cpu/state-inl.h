@@ -453,7 +453,7 @@ struct StateOps {
   }
   static int threads(Index bytes, Index units);
   template <typename F>
-  static void each(int threads, Index count, F&& f);
+  static void each(int threads, const streaming::Units& units, F&& f);
 };
 
 }  // namespace HWY_NAMESPACE

@@ -1,6 +1,8 @@
 // Streams on the CPU: the operations compiled once per instruction set, and their threads.
+#include <atomic>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "mhla/cpu/kernels.h"
 
@@ -26,19 +28,49 @@ int StateOps::threads(Index bytes, Index units) {
   return static_cast<int>(std::min<Index>(worth, thread_count(0)));
 }
 
+// Units [begin, end) that threads take one by one.
+struct alignas(64) Queue {
+  std::atomic<Index> next{0};
+  Index end = 0;
+
+  void set(Index begin, Index behind) {
+    next.store(begin);
+    end = behind;
+  }
+  template <typename F>
+  void drain(F&& f) {
+    for (Index i = next.fetch_add(1); i < end; i = next.fetch_add(1)) f(i);
+  }
+};
+
+// A thread's own lanes come before what anybody may do, and others' lanes after it.
 template <typename F>
-void StateOps::each(int threads, Index count, F&& f) {
-  struct Context {
-    Index count;
-    F& f;
-  } context{count, f};
+void StateOps::each(int threads, const streaming::Units& units, F&& f) {
+  if (threads <= 1) {
+    for (Index i = 0; i < units.count; ++i) f(i, 0);
+    return;
+  }
+  const Index behind = units.near + units.lanes;
+  Queue before, after;
+  before.set(0, units.near);
+  after.set(behind, units.count);
+  std::vector<Queue> lanes(static_cast<std::size_t>(threads));
+  for (Index t = 0; t < threads; ++t) {
+    lanes[static_cast<std::size_t>(t)].set(units.near + t * units.lanes / threads,
+                                           units.near + (t + 1) * units.lanes / threads);
+  }
+  auto work = [&](int rank) {
+    const auto one = [&](Index i) { f(i, rank); };
+    const auto drain_lanes = [&](int of) { lanes[static_cast<std::size_t>(of)].drain(one); };
+    before.drain(one);
+    drain_lanes(rank);
+    after.drain(one);
+    for (int t = 1; t < threads; ++t) drain_lanes((rank + t) % threads);
+  };
   Team::run(
       threads,
-      [](void* data, Team& team) {
-        auto& shared = *static_cast<Context*>(data);
-        team.each(shared.count, [&](Index i) { shared.f(i, team.rank()); });
-      },
-      &context);
+      [](void* context, Team& team) { (*static_cast<decltype(work)*>(context))(team.rank()); },
+      &work);
 }
 
 std::unique_ptr<streaming::Engine<float>> MakeEngine(
