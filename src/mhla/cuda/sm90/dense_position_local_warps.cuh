@@ -4,8 +4,9 @@
 // A warp takes 16 channels of all tokens. The 16 rows of a fragment are all blocks at one position,
 // so a tap inside of the block is the fragment of another position, which stays in registers, and
 // one across its edge is that position with its rows moved by a block. A row tile is four
-// neighbouring positions: three lines of six fragments. A tap times a diagonal matrix of weights is
-// a product of 16 x 8 with 8 x 8; products are exact and sums f32.
+// neighbouring positions: three lines of six fragments, loaded two at a time. Taps times diagonal
+// matrices of weights are products of 16 x 16 with 16 x 8 (two taps that were loaded together) and
+// of 16 x 8 with 8 x 8 (the third); they are exact, and sums are f32.
 #pragma once
 
 #include "mhla/cuda/device/ptx.cuh"
@@ -16,13 +17,17 @@ namespace mhla::cuda::sm90 {
 
 // What a lane holds of the weights of its warp's 16 channels.
 struct LocalWeights {
-  std::uint32_t tap[kTaps][2];  // column lane / 4 of the diagonal matrix; [.][eight channels]
-  float bias[2][4];             // as accumulators
+  // Column lane / 4 of diagonal matrices: [line][eight channels][taps 0, 1, 1, 2]. NOTE: the factor
+  // of two taps is two neighbouring registers.
+  std::uint32_t tap[3][2][4];
+  float bias[2][4];  // as accumulators
 
   __device__ __forceinline__ void load(const PositionArgs& args, int head) {
     const int lane = threadIdx.x % 32, column = lane / 4, quad = lane % 4, width = args.dense.dv;
     const auto* weight = static_cast<const std::uint16_t*>(args.tap_weight);
     const auto* more = static_cast<const std::uint16_t*>(args.tap_bias);
+    // NOTE: unknown to the compiler, which would keep one copy and move it for every product.
+    const std::uint32_t zero = static_cast<std::uint32_t>(args.grid >> 30);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       const int first = threadIdx.x / 32 % 4 * 16 + group * 8;
@@ -32,77 +37,81 @@ struct LocalWeights {
 #pragma unroll
       for (int i = 0; i < kTaps; ++i) {
         const std::uint32_t x = has ? __ldg(from + i) : 0u;
-        tap[i][group] = column % 2 == 0 ? x : x << 16;
+        std::uint32_t(&to)[4] = tap[i / 3][group];
+        to[i % 3 == 2 ? 3 : i % 3] = column % 2 == 0 ? x : x << 16;
+        if (i % 3 == 1) to[2] = to[1] | zero;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int channel = first + 2 * quad + i;
-        const std::uint32_t x =
-            more != nullptr && channel < width ? __ldg(more + head * width + channel) : 0u;
-        bias[group][i] = bias[group][i + 2] = __uint_as_float(x << 16);
+        const bool known = more != nullptr && channel < width;
+        const std::uint32_t x = known ? __ldg(more + head * width + channel) : 0u;
+        bias[group][i] = __uint_as_float(x << 16);
+        bias[group][i + 2] = __uint_as_float(x << 16 | zero);
       }
     }
   }
 };
 
-// sums = start + a b, 16 x 8 x 8.
-__device__ __forceinline__ void mma_tap(float (&sums)[4], std::uint32_t a0, std::uint32_t a1,
-                                        std::uint32_t b, const float* start) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};\n"
+// sums = start + a b, 16 x 8 x 16 and 16 x 8 x 8.
+__device__ __forceinline__ void mma_taps(float (&sums)[4], const std::uint32_t (&a)[4],
+                                         std::uint32_t b0, std::uint32_t b1, const float* start) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};\n"
       : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-      : "r"(a0), "r"(a1), "r"(b), "f"(start[0]), "f"(start[1]), "f"(start[2]), "f"(start[3]));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]),
+        "f"(start[1]), "f"(start[2]), "f"(start[3]));
+}
+__device__ __forceinline__ void mma_tap(float (&sums)[4], std::uint32_t a0, std::uint32_t a1,
+                                        std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(b));
 }
 
-// Six neighbouring positions of a line: [position][channels 0 to 7, 8 to 15: upper, lower blocks]
-using LocalLine = std::uint32_t[6][4];
+// Six neighbouring positions of a line: [two of them][eight channels][first, second: upper, lower
+// blocks]
+using LocalLine = std::uint32_t[3][2][4];
 
-// Where a lane's row of a fragment lies: it names one of the 16 blocks and one of two chunks.
+// Where a lane's row of two fragments lies: it names one of the 16 blocks at one of two positions.
 struct LocalRows {
   const PositionArgs& args;
   std::uint32_t zeros;
-  int down, across, chunk;
+  int down, across, second;
 
   __device__ __forceinline__ LocalRows(const PositionArgs& args, std::uint32_t zeros)
       : args(args), zeros(zeros) {
     const int lane = threadIdx.x % 32, block = lane % 16;
     down = block / args.across;
     across = block - down * args.across;
-    chunk = threadIdx.x / 32 % 4 * 2 + lane / 16;
+    second = lane / 16;
   }
   // Positions x - 1 to x + 4 of line y, from -1 to the height of a block; x: a multiple of four.
   // v: both halves, one behind the other. Rows outside of the grid are zeros.
   __device__ __forceinline__ void load(LocalLine& line, std::uint32_t v, int y, int x) const {
     const int below = y < 0 ? -1 : y >= args.block_height ? 1 : 0;  // blocks
-    const std::uint32_t first = v + (y - below * args.block_height) * args.block_width * 2048;
-    const int row = down + below;
-    const bool inside = row >= 0 && row < args.down;
-    const auto place = [&](bool valid, int column, int position) {
-      const int block = row * args.across + column;
-      // NOTE: the chunks of eight zero rows meet different banks, too.
-      return (valid ? first + position * 2048 + block * 128 : zeros) + (chunk ^ (block & 7)) * 16;
-    };
-    const std::uint32_t middle = place(inside, across, x), step = inside ? 2048 : 0;
+    const int top = (y - below * args.block_height) * args.block_width, row = down + below;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) load(line[i + 1], middle + i * step);
-    if (x > 0) {
-      load(line[0], place(inside, across, x - 1));
-    } else {
-      load(line[0], place(inside && across > 0, across - 1, args.block_width - 1));
+    for (int i = 0; i < 3; ++i) {
+      int position = x + 2 * i - 1 + second, column = across;
+      if (i == 0 && position < 0) position += args.block_width, --column;
+      if (i == 2 && position >= args.block_width) position = 0, ++column;
+      const bool inside = row >= 0 && row < args.down && column >= 0 && column < args.across;
+      const int block = row * args.across + column;
+      // NOTE: zeros of eight rows meet different banks, too.
+      const int chunk = (threadIdx.x / 32 % 4 * 2) ^ (block & 7);
+      const std::uint32_t at = (inside ? v + (top + position) * 2048 + block * 128 : zeros) +
+                               chunk * 16;
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        std::uint32_t(&to)[4] = line[i][group];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(at ^ (group * 16))
+                     : "memory");
+      }
     }
-    if (x + 4 < args.block_width) {
-      load(line[5], place(inside, across, x + 4));
-    } else {
-      load(line[5], place(inside && across + 1 < args.across, across + 1, 0));
-    }
-  }
-
- private:
-  static __device__ __forceinline__ void load(std::uint32_t (&to)[4], std::uint32_t row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(row)
-                 : "memory");
   }
 };
 
@@ -110,19 +119,26 @@ struct LocalRows {
 struct LocalSums {
   float at[4][2][4];
 
-  // Three taps, from number `first` on. kFirst: nothing has been added, start with the bias.
+  // The taps of a line. kFirst: nothing has been added, start with the bias.
   template <bool kFirst>
-  __device__ __forceinline__ void add(const LocalLine& line, const LocalWeights& weights,
-                                      int first) {
+  __device__ __forceinline__ void add(const LocalLine& line,
+                                      const std::uint32_t (&weights)[2][4],
+                                      const float (&bias)[2][4]) {
 #pragma unroll
-    for (int tap = 0; tap < 3; ++tap) {
+    for (int n = 0; n < 8; ++n) {
+      const int i = n / 2, group = n % 2;
+      const std::uint32_t(&w)[4] = weights[group];
+      float(&sums)[4] = at[i][group];
+      // Position i has its taps in fragments i to i + 2: two that were loaded together, and one.
+      mma_taps(sums, line[(i + 1) / 2][group], w[i % 2 * 2], w[i % 2 * 2 + 1],
+               kFirst ? bias[group] : sums);
+    }
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const int i = n / 2, group = n % 2;
-        const std::uint32_t(&a)[4] = line[i + tap];
-        mma_tap(at[i][group], a[2 * group], a[2 * group + 1], weights.tap[first + tap][group],
-                kFirst && tap == 0 ? weights.bias[group] : at[i][group]);
-      }
+    for (int n = 0; n < 8; ++n) {
+      const int i = n / 2, group = n % 2;
+      const std::uint32_t(&a)[4] = line[i % 2 == 0 ? i / 2 + 1 : i / 2][group];
+      const std::uint32_t* one = i % 2 == 0 ? a : a + 2;
+      mma_tap(at[i][group], one[0], one[1], weights[group][i % 2 == 0 ? 3 : 0]);
     }
   }
   // Rounded, to a tile of outputs.
@@ -171,10 +187,10 @@ __device__ __forceinline__ void compute_local(const PositionArgs& args, const Sh
         rows.load(below, va.at, y + 1, x);
       }
       LocalSums sums;
-      sums.template add<true>(above, weights, 0);
+      sums.template add<true>(above, weights.tap[0], weights.bias);
       if (fours && tile + 1 < work.tiles()) rows.load(above, va.at, y + 2, x);
-      sums.template add<false>(own, weights, 3);
-      sums.template add<false>(below, weights, 6);
+      sums.template add<false>(own, weights.tap[1], weights.bias);
+      sums.template add<false>(below, weights.tap[2], weights.bias);
 
       const auto out = shared.o(work.tile + tile);
       out.wait_empty();
