@@ -13,7 +13,7 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
                                                  const PositionShared<kTeam>& shared,
                                                  const PositionWeights& weights) {
   using T = bf16;
-  constexpr int kTurns = kTeam.computing;
+  constexpr int kTurns = kTeam.computing;  // row tiles go round so many warpgroups
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
@@ -63,9 +63,9 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
           o.template issue<false>(p, v.at, ones);
         }
         wgmma_commit();
-        if (kTeam.local && half == 0 && number >= kTurns && threadIdx.x % 32 == 0) {
-          store_wait_read();  // the tile before has left
-          barrier_arrive(shared.o(number - kTurns).empty);
+        if (kTeam.local && half == 0 && number >= kTurns) {
+          if (threadIdx.x % 32 == 0) store_wait_read();  // the tile before has left
+          release(shared.o(number - kTurns).empty);
         }
         wgmma_wait<1>();
         weigh(b);
