@@ -48,8 +48,7 @@ struct PositionPlan {
   int v, q, o, ones, zeros, taps, rows, barriers, bytes;
 };
 inline constexpr int kPositionOutputTiles = 4;  // of the ring
-inline constexpr int kPositionBarriers =
-    5 * 4 + 2 * kPositionQueueTiles + 2 * kPositionOutputTiles;
+inline constexpr int kPositionBarriers = 5 * 4 + 2 * kPositionQueueTiles + 2 * kPositionOutputTiles;
 constexpr PositionPlan position_plan(PositionTeam team) {
   constexpr int kWidth = 64, kHalfBytes = kHalf * kWidth * 2, kTileBytes = kTile * kWidth * 2;
   const bool quarters = team.quarters();

@@ -131,9 +131,8 @@ __global__ void __launch_bounds__(
     if (mapping < 0) {
       if (thread == kLoader) PositionCopies<Shared>(args, shared).run();
     } else if (args.dense.feature == Feature::elu1) {
-      prepare_positions<kBringTaps>(args, shared, mapping, [](std::uint32_t x) {
-        return feature_pair<T, Feature::elu1>(x);
-      });
+      prepare_positions<kBringTaps>(
+          args, shared, mapping, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
     } else {
       prepare_positions<kBringTaps>(args, shared, mapping, PairMap<T>(args.dense.feature));
     }

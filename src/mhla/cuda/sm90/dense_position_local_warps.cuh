@@ -37,7 +37,7 @@ struct LocalWeights {
 #pragma unroll
       for (int i = 0; i < kTaps; ++i) {
         const std::uint32_t x = has ? __ldg(from + i) : 0u;
-        std::uint32_t(&to)[4] = tap[i / 3][group];
+        std::uint32_t (&to)[4] = tap[i / 3][group];
         to[i % 3 == 2 ? 3 : i % 3] = column % 2 == 0 ? x : x << 16;
         if (i % 3 == 1) to[2] = to[1] | zero;
       }
@@ -59,8 +59,8 @@ __device__ __forceinline__ void mma_taps(float (&sums)[4], const std::uint32_t (
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};\n"
       : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]),
-        "f"(start[1]), "f"(start[2]), "f"(start[3]));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]),
+        "f"(start[2]), "f"(start[3]));
 }
 __device__ __forceinline__ void mma_tap(float (&sums)[4], std::uint32_t a0, std::uint32_t a1,
                                         std::uint32_t b) {
@@ -105,7 +105,7 @@ struct LocalRows {
                                chunk * 16;
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
-        std::uint32_t(&to)[4] = line[i][group];
+        std::uint32_t (&to)[4] = line[i][group];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                      : "r"(at ^ (group * 16))
@@ -121,14 +121,13 @@ struct LocalSums {
 
   // The taps of a line. kFirst: nothing has been added, start with the bias.
   template <bool kFirst>
-  __device__ __forceinline__ void add(const LocalLine& line,
-                                      const std::uint32_t (&weights)[2][4],
+  __device__ __forceinline__ void add(const LocalLine& line, const std::uint32_t (&weights)[2][4],
                                       const float (&bias)[2][4]) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int i = n / 2, group = n % 2;
-      const std::uint32_t(&w)[4] = weights[group];
-      float(&sums)[4] = at[i][group];
+      const std::uint32_t (&w)[4] = weights[group];
+      float (&sums)[4] = at[i][group];
       // Position i has its taps in fragments i to i + 2: two that were loaded together, and one.
       mma_taps(sums, line[(i + 1) / 2][group], w[i % 2 * 2], w[i % 2 * 2 + 1],
                kFirst ? bias[group] : sums);
@@ -136,7 +135,7 @@ struct LocalSums {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int i = n / 2, group = n % 2;
-      const std::uint32_t(&a)[4] = line[i % 2 == 0 ? i / 2 + 1 : i / 2][group];
+      const std::uint32_t (&a)[4] = line[i % 2 == 0 ? i / 2 + 1 : i / 2][group];
       const std::uint32_t* one = i % 2 == 0 ? a : a + 2;
       mma_tap(at[i][group], one[0], one[1], weights[group][i % 2 == 0 ? 3 : 0]);
     }
@@ -144,8 +143,8 @@ struct LocalSums {
   // Rounded, to a tile of outputs.
   __device__ __forceinline__ void store(std::uint32_t tile) const {
     const int lane = threadIdx.x % 32;
-    const std::uint32_t to =
-        tile + SwizzledTile<64>::chunk(lane % 16, threadIdx.x / 32 % 4 * 2 + lane / 16);
+    const std::uint32_t to = tile + SwizzledTile<64>::chunk(lane % 16,
+                                                            threadIdx.x / 32 % 4 * 2 + lane / 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       std::uint32_t word[4];
@@ -153,10 +152,10 @@ struct LocalSums {
       for (int n = 0; n < 4; ++n) {
         word[n] = ptx::pack_bf16(at[i][n / 2][n % 2 * 2], at[i][n / 2][n % 2 * 2 + 1]);
       }
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(
-                       to + i * 2048),
-                   "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-                   : "memory");
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(to + i * 2048),
+          "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+          : "memory");
     }
   }
 };

@@ -33,7 +33,8 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
     }
     for (int tile = begin; tile < tiles; tile += kTurns) {
       const bool begun = tile != begin, last = tile + kTurns >= tiles;
-      const int number = work.tile + tile, position = work.row() / kPositionBlocks + tile * 4 + warp;
+      const int number = work.tile + tile,
+                position = work.row() / kPositionBlocks + tile * 4 + warp;
       OwnBlock own;
       PositionOutputs<T, false> o;
       const auto weigh = [&](float (&s)[32]) {
