@@ -100,7 +100,8 @@ void check(const std::string& text, bool has_bias) {
   forward(fast, ours, {.o = o.on_device({b, n, h, d})},
           {reinterpret_cast<void*>(address), fast.forward_workspace()});
 
-  // Scores and the result are rounded once each; everything else is f32.
+  // Scores and the result are rounded once each, in bf16 under shared_position the local term, too;
+  // everything else is f32.
   const double unit = qkv.dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
   double difference = 0, size = 0, worst = 0;
   for (const double x : wanted) size += x * x;
@@ -129,6 +130,16 @@ int main(int argc, char** argv) {
         "grid=16x16 block=4x4 heads=5 dk=64 dv=64 dtype=bf16",
         "grid=16x16 block=2x8 heads=4 dk=48 dv=48 dtype=bf16 normalizer=shared_position "
         "mask=block_causal feature_map=elu1",
+        // Rings wrap, and taps change between heads.
+        "grid=16x16 block=4x4 batch=3 heads=7 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        // Other arrangements of the blocks, and halves of heads.
+        "grid=32x8 block=4x4 heads=3 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        "grid=4x64 block=4x4 heads=4 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        "grid=64x4 block=4x4 heads=3 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        "grid=8x32 block=2x8 heads=5 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        "grid=32x8 block=2x8 heads=3 dk=40 dv=40 dtype=bf16 normalizer=shared_position",
+        "grid=4x64 block=1x16 heads=3 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
+        "grid=16x16 block=1x16 heads=5 dk=64 dv=64 dtype=bf16 normalizer=shared_position",
         "grid=4x64 block=1x16 heads=2 dk=40 dv=40 dtype=bf16 normalizer=none",
         "grid=8x32 block=4x4 heads=5 dk=64 dv=64 dtype=f16 normalizer=shared_position",
         "grid=8x32 block=2x8 heads=2 dk=64 dv=64 dtype=f16",

@@ -23,11 +23,14 @@ float element_b(const LaneSlot* lanes, Format format, int k, int n) {
 
 void multiply(const Instruction& in, Frame& frame) {
   LaneSlot& mine = slot(in.name.c_str());
-  for (int i = 0; i < 4; ++i) {
-    mine.word[i] = static_cast<std::uint32_t>(frame.read(in.arguments[1].items[i]));
+  const auto &a = in.arguments[1].items, &b = in.arguments[2].items;
+  const std::size_t halves = in.k == 8 && in.format != tf32 ? 1 : 2;  // of a fragment
+  if (a.size() != 2 * halves || b.size() != halves) stop(in.name + ": a wrong number of operands");
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    mine.word[i] = static_cast<std::uint32_t>(frame.read(a[i]));
   }
-  for (int i = 0; i < 2; ++i) {
-    mine.word[4 + i] = static_cast<std::uint32_t>(frame.read(in.arguments[2].items[i]));
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    mine.word[4 + i] = static_cast<std::uint32_t>(frame.read(b[i]));
   }
   const LaneSlot* lanes = meet();
   const Format format = Format(in.format);

@@ -1,15 +1,15 @@
 // Forward by positions: o = (m * phi(q) phi(k)^T) v over its denominator, plus a local term.
 #pragma once
 
+#include "mhla/cuda/sm90/dense_position_local_warps.cuh"
 #include "mhla/cuda/sm90/dense_position_quarters.cuh"
 #include "mhla/cuda/sm90/dense_position_tile.cuh"
 
 namespace mhla::cuda::sm90 {
 
 // Row tiles of a head alternate between the two warpgroups; there are two or four.
-template <typename T, bool kShared, bool kLocal>
-__device__ __forceinline__ void compute_positions(const PositionArgs& args,
-                                                  const PositionShared<2>& shared,
+template <typename T, bool kShared, bool kLocal, typename Shared>
+__device__ __forceinline__ void compute_positions(const PositionArgs& args, const Shared& shared,
                                                   const PositionWeights& weights) {
   constexpr bool kFit = std::is_same_v<T, f16>;
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
@@ -112,43 +112,56 @@ __device__ __forceinline__ void compute_positions(const PositionArgs& args,
   if (threadIdx.x % 32 == 0) store_wait_read();
 }
 
-template <typename T, bool kShared, bool kLocal, int kWarpgroups>
-__global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
+template <typename T, bool kShared, bool kLocal>
+__global__ void __launch_bounds__(
+    128 * (position_team(std::is_same_v<T, bf16>, kShared, kLocal).all() + 1), 1)
     dense_position_kernel(const __grid_constant__ PositionArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Shared = PositionShared<kWarpgroups>;
-  constexpr int kThreads = 128 * kWarpgroups;  // that compute
+  constexpr PositionTeam kTeam = position_team(std::is_same_v<T, bf16>, kShared, kLocal);
+  constexpr int kThreads = 128 * kTeam.computing, kLoader = 128 * kTeam.all();
+  using Shared = PositionShared<kTeam>;
   const Shared shared{ptx::shared_address(memory)};
   const int thread = static_cast<int>(threadIdx.x);
-  if (warpgroup_index() == kWarpgroups) {
-    if (thread == kThreads) shared.init_barriers();
+  if (warpgroup_index() == kTeam.all()) {
+    if (thread == kLoader) shared.init_barriers();
     __syncthreads();
-    give_registers<position_loader_registers(kWarpgroups)>();
-    const int mapping = thread - kThreads - 32;
+    give_registers<kTeam.loader_registers()>();
+    const int mapping = thread - kLoader - 32;
+    constexpr bool kBringTaps = kLocal && !kTeam.local;
     if (mapping < 0) {
-      if (thread == kThreads) PositionCopies<Shared>(args, shared).run();
+      if (thread == kLoader) PositionCopies<Shared>(args, shared).run();
     } else if (args.dense.feature == Feature::elu1) {
-      prepare_positions<kLocal>(args, shared, mapping,
-                                [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
+      prepare_positions<kBringTaps>(
+          args, shared, mapping, [](std::uint32_t x) { return feature_pair<T, Feature::elu1>(x); });
     } else {
-      prepare_positions<kLocal>(args, shared, mapping, PairMap<T>(args.dense.feature));
+      prepare_positions<kBringTaps>(args, shared, mapping, PairMap<T>(args.dense.feature));
     }
     return;
   }
+  if constexpr (kTeam.local) {
+    if (warpgroup_index() == kTeam.computing) {
+      if (thread < kThreads + 32) {
+        store_float(shared.base + Shared::kPlan.zeros + 4 * (thread - kThreads), 0.f);
+      }
+      __syncthreads();
+      take_registers<kTeam.registers()>();
+      return compute_local(args, shared);
+    }
+  }
   const PositionWeights weights(args.dense);
   __syncthreads();
-  take_registers<position_registers(kWarpgroups)>();
-  const std::uint32_t one = std::is_same_v<T, bf16> ? 0x3f803f80u : 0x3c003c00u;
-  for (int i = 4 * thread; i < 2048 + 128; i += 4 * kThreads) {
-    store_float(shared.base + Shared::kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
-  }
-  if constexpr (kLocal) write_tap_rows<kWarpgroups>(args, shared.base);
-  fence_async();
-  ptx::sync_warps(1, kThreads);
-  if constexpr (kWarpgroups == 2) {
-    compute_positions<T, kShared, kLocal>(args, shared, weights);
+  take_registers<kTeam.registers()>();
+  if constexpr (kTeam.quarters()) {
+    compute_quarters<kTeam>(args, shared, weights);
   } else {
-    compute_quarters<kLocal>(args, shared, weights);
+    const std::uint32_t one = std::is_same_v<T, bf16> ? 0x3f803f80u : 0x3c003c00u;
+    for (int i = 4 * thread; i < 2048 + 128; i += 4 * kThreads) {
+      store_float(shared.base + Shared::kPlan.ones + i, __uint_as_float(i < 2048 ? one : 0u));
+    }
+    if constexpr (kLocal) write_tap_rows<kTeam>(args, shared.base);
+    fence_async();
+    ptx::sync_warps(1, kThreads);
+    compute_positions<T, kShared, kLocal>(args, shared, weights);
   }
 }
 

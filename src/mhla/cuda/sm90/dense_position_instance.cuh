@@ -8,11 +8,11 @@ namespace mhla::cuda::sm90 {
 
 template <typename T, bool kShared, bool kLocal>
 void launch_position_kernel(const PositionArgs& args, void* stream) {
-  constexpr int kWarpgroups = position_warpgroups(std::is_same_v<T, bf16>, kShared);
-  constexpr int kBytes = position_plan(kWarpgroups).bytes;
-  const auto kernel = dense_position_kernel<T, kShared, kLocal, kWarpgroups>;
+  constexpr PositionTeam kTeam = position_team(std::is_same_v<T, bf16>, kShared, kLocal);
+  constexpr int kBytes = position_plan(kTeam).bytes;
+  const auto kernel = dense_position_kernel<T, kShared, kLocal>;
   allow_shared(reinterpret_cast<const void*>(kernel), kBytes);
-  launch<PositionArgs>(kernel, {.x = args.grid}, 128 * (kWarpgroups + 1), kBytes, stream, args);
+  launch<PositionArgs>(kernel, {.x = args.grid}, 128 * (kTeam.all() + 1), kBytes, stream, args);
 }
 
 template <typename T>

@@ -8,11 +8,11 @@
 namespace mhla::cuda::sm90 {
 
 // Shared memory as 32-bit addresses; rings as in ShortShared.
-template <int kWarpgroups>
+template <PositionTeam kTeam>
 struct PositionShared {
-  static constexpr PositionPlan kPlan = position_plan(kWarpgroups);
+  static constexpr PositionPlan kPlan = position_plan(kTeam);
   static constexpr int kHalfBytes = kHalf * 64 * 2, kTileBytes = kTile * 64 * 2;
-  static constexpr int kMapBatch = kWarpgroups == 3 ? 2 : 4;  // as registers allow
+  static constexpr int kMapBatch = kTeam.quarters() ? 2 : 4;  // as registers allow
   using Buffer = ShortBuffer;
   std::uint32_t base;
 
@@ -28,8 +28,13 @@ struct PositionShared {
   }
   // Taps of the local term; number: of the head.
   __device__ __forceinline__ Buffer taps(int number) const {
-    return buffer(number, 2, base + kPlan.taps, 8 * kTapStride, kTapBarrier, kTapBarrier,
-                  kTapBarrier + 2);
+    return buffer(number, 2, base + kPlan.taps, 8 * kTapStride, kMoreBarriers, kMoreBarriers,
+                  kMoreBarriers + 2);
+  }
+  // Tiles of outputs, full when the local term is there.
+  __device__ __forceinline__ Buffer o(int number) const {
+    return buffer(number, kPositionOutputTiles, base + kPlan.o, kTileBytes, kMoreBarriers,
+                  kMoreBarriers, kMoreBarriers + kPositionOutputTiles);
   }
 
   // By one thread.
@@ -41,18 +46,22 @@ struct PositionShared {
     constexpr int kWarps = 4;  // of a warpgroup
     init(0, 4, 1);
     init(4, 4, kMapWarps);
-    init(8, 4, kWarpgroups * kWarps);
+    init(8, 4, kTeam.computing * kWarps);
     init(12, 4, 1);
-    init(16, 4, kWarpgroups * kWarps);
+    init(16, 4, kTeam.all() * kWarps);
     init(20, kPositionQueueTiles, 1);
     init(20 + kPositionQueueTiles, kPositionQueueTiles, kWarps);
-    init(kTapBarrier, 2, kMapWarps);
-    init(kTapBarrier + 2, 2, kWarpgroups * kWarps);
+    if constexpr (kTeam.local) {
+      init(kMoreBarriers, 2 * kPositionOutputTiles, kWarps);
+    } else {
+      init(kMoreBarriers, 2, kMapWarps);
+      init(kMoreBarriers + 2, 2, kTeam.computing * kWarps);
+    }
     fence_barrier_init();
   }
 
  private:
-  static constexpr int kTapBarrier = 20 + 2 * kPositionQueueTiles;
+  static constexpr int kMoreBarriers = 20 + 2 * kPositionQueueTiles;
 
   __device__ __forceinline__ std::uint32_t barrier(int i) const {
     return base + kPlan.barriers + 8 * i;
@@ -161,8 +170,8 @@ __device__ __forceinline__ void copy_taps(const PositionArgs& args, int head, st
   }
 }
 
-// thread: of the three warps.
-template <bool kLocal, typename Shared, typename Map>
+// thread: of the three warps; kBringTaps: whether they bring the taps.
+template <bool kBringTaps, typename Shared, typename Map>
 __device__ __forceinline__ void prepare_positions(const PositionArgs& args, const Shared& shared,
                                                   int thread, const Map& map) {
   int held[2] = {-1, -1};  // heads whose taps lie in the two buffers: often the same ones again
@@ -171,7 +180,7 @@ __device__ __forceinline__ void prepare_positions(const PositionArgs& args, cons
     for (int half = 0; half < 2; ++half) {
       map_half<64, Shared::kMapBatch>(shared.k(work.half + half), thread, map);
     }
-    if constexpr (kLocal) {
+    if constexpr (kBringTaps) {
       const auto taps = shared.taps(work.half / 2);
       taps.wait_empty();
       const bool odd = work.half / 2 % 2 != 0;

@@ -16,10 +16,10 @@ namespace mhla::cuda::sm90 {
 // first tap of a pair, the others those of the second. Bytes from the head's first row of v, or,
 // with the lowest bit set, from the rows of ones. Written once, [position][pair][lane].
 // By the warps that compute.
-template <int kWarpgroups>
+template <PositionTeam kTeam>
 __device__ __forceinline__ void write_tap_rows(const PositionArgs& args, std::uint32_t shared) {
-  constexpr PositionPlan kPlan = position_plan(kWarpgroups);
-  constexpr int kThreads = 128 * kWarpgroups;
+  constexpr PositionPlan kPlan = position_plan(kTeam);
+  constexpr int kThreads = 128 * kTeam.computing;
   for (int n = static_cast<int>(threadIdx.x); n < kPositions * kTapPairs * 32; n += kThreads) {
     const int lane = n % 32, pair = n / 32 % kTapPairs, position = n / 32 / kTapPairs;
     const int tap = 2 * pair + lane / 16, block = lane % 16;

@@ -1,5 +1,5 @@
-// The computing warps of the forward by positions where there are three warpgroups of them: bf16
-// under shared_position.
+// The computing warps of the forward by positions in bf16 under shared_position: three warpgroups,
+// or two beside one for the local term.
 #pragma once
 
 #include "mhla/cuda/sm90/dense_position_tile.cuh"
@@ -8,11 +8,12 @@ namespace mhla::cuda::sm90 {
 
 // A quarter of the keys at a time: fewer registers than compute_positions, and more warps to wait
 // for each other's products. Row tiles go round the warpgroups across heads.
-template <bool kLocal>
+template <PositionTeam kTeam>
 __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
-                                                 const PositionShared<3>& shared,
+                                                 const PositionShared<kTeam>& shared,
                                                  const PositionWeights& weights) {
   using T = bf16;
+  constexpr int kTurns = kTeam.computing;  // row tiles go round so many warpgroups
   const int warpgroup = warpgroup_index(), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const std::uint32_t ones = shared.base + shared.kPlan.ones;
   const std::uint32_t out = shared.base + shared.kPlan.o + warpgroup * shared.kTileBytes;
@@ -22,30 +23,24 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
   for (ShortWork work(args); !work.done(); work.next()) {
     const auto ka = shared.k(work.half), kb = shared.k(work.half + 1);
     const auto va = shared.v(work.half), vb = shared.v(work.half + 1);
-    const auto taps = shared.taps(work.half / 2);
-    const int tiles = work.tiles(), begin = (warpgroup - work.tile % 3 + 3) % 3;
+    const int tiles = work.tiles(), begin = (warpgroup - work.tile % kTurns + kTurns) % kTurns;
     if (begin >= tiles) {
       for (const ShortBuffer& each : {ka, kb, va, vb}) {
         each.wait_full();
         release(each.empty);
       }
-      if constexpr (kLocal) {
-        taps.wait_full();
-        release(taps.empty);
-      }
       continue;
     }
-    for (int tile = begin; tile < tiles; tile += 3) {
-      const bool begun = tile != begin, last = tile + 3 >= tiles;
-      const int position = work.row() / kPositionBlocks + tile * 4 + warp;
-      const TapRows rows = kLocal ? TapRows(shared, va.at, position) : TapRows();
+    for (int tile = begin; tile < tiles; tile += kTurns) {
+      const bool begun = tile != begin, last = tile + kTurns >= tiles;
+      const int number = work.tile + tile,
+                position = work.row() / kPositionBlocks + tile * 4 + warp;
       OwnBlock own;
       PositionOutputs<T, false> o;
       const auto weigh = [&](float (&s)[32]) {
         own.add(s);
         own.after(weights, args.grid >> 30).apply(s);
       };
-      TapPair<T> pair;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const ShortBuffer& k = half == 0 ? ka : kb;
@@ -69,14 +64,14 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
           o.template issue<false>(p, v.at, ones);
         }
         wgmma_commit();
+        if (kTeam.local && half == 0 && number >= kTurns) {
+          if (threadIdx.x % 32 == 0) store_wait_read();  // the tile before has left
+          release(shared.o(number - kTurns).empty);
+        }
         wgmma_wait<1>();
         weigh(b);
         if (last) release(k.empty);
         round_quarter<T>(p2, b);
-        if (kLocal && half == 1) {
-          if (!begun) taps.wait_full();
-          pair.load(rows.at[0], taps.at, 0);
-        }
         wgmma_fence();
         o.template issue<false>(p2, v.at + shared.kTileBytes, ones);
         wgmma_commit();
@@ -85,21 +80,25 @@ __device__ __forceinline__ void compute_quarters(const PositionArgs& args,
       float factor[2];
       const float fit[2] = {1.f, 1.f};
       own.factors(factor, weights, args.dense.scale, args.dense.eps, fit);
-      const int next = work.tile + tile + 3;  // in this head or another
+      const int next = number + kTurns;  // in this head or another
       if (next < end) load_queries(q, args, shared.q(next));
+      StagedLocal local;
+      if constexpr (kTeam.local) {
+        shared.o(number).wait_full();
+        local.load(shared.o(number).at);
+      }
       wgmma_wait<0>();
-      if (!kLocal && last) {
+      if (last) {
         release(va.empty);
         release(vb.empty);
       }
-      o.scale(factor);
-      if constexpr (kLocal) add_local<T>(o.at, pair, rows, taps.at);
-      o.store(args.maps[3][0], out, PositionStart(args, 3, work, position));
-      // NOTE: the outputs are stored, so that values and taps have been read.
-      if (kLocal && last) {
-        release(va.empty);
-        release(vb.empty);
-        release(taps.empty);
+      const PositionStart start(args, 3, work, position);
+      if constexpr (kTeam.local) {
+        o.scale(factor, local);
+        o.store(args.maps[3][0], shared.o(number).at, start);
+      } else {
+        o.scale(factor);
+        o.store(args.maps[3][0], out, start);
       }
     }
   }

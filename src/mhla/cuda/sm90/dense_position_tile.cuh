@@ -86,6 +86,29 @@ struct OwnBlock {
   }
 };
 
+// The local term of a warp's outputs, rounded, where a warpgroup of its own makes it: read from
+// where the outputs will go.
+struct StagedLocal {
+  std::uint32_t word[8][2];  // [group of 8 columns][row of the two]
+
+  __device__ __forceinline__ void load(std::uint32_t tile) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t own = tile + threadIdx.x / 32 % 4 * 16 * 128;
+#pragma unroll
+    for (int g = 0; g < 8; g += 2) {
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                   : "=r"(word[g][0]), "=r"(word[g][1]), "=r"(word[g + 1][0]), "=r"(word[g + 1][1])
+                   : "r"(own + SwizzledTile<64>::chunk(lane % 16, g + lane / 16))
+                   : "memory");
+    }
+  }
+  // Of accumulator i.
+  __device__ __forceinline__ float at(int i) const {
+    const std::uint32_t pair = word[i / 4][i / 2 % 2];
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+};
+
 // Outputs of 64 queries, and their row sums in eight columns more (see ShortOutputs) where kSums.
 template <typename T, bool kSums>
 struct PositionOutputs {
@@ -110,6 +133,10 @@ struct PositionOutputs {
   __device__ __forceinline__ void scale(const float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) at[i] *= factor[i / 2 % 2];
+  }
+  __device__ __forceinline__ void scale(const float (&factor)[2], const StagedLocal& local) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) at[i] = fmaf(at[i], factor[i / 2 % 2], local.at(i));
   }
   // Rounded: 16 rows a warp to shared memory in the layout of the copy engine, and out.
   __device__ __forceinline__ void store(const CUtensorMap& map, std::uint32_t tile,
