@@ -34,7 +34,13 @@ Tensor mean_token(const Tensor& x) { return x.mean(1, /*keepdim=*/true); }  // [
 
 // x [B, N, H, D] . y [B, 1, H, D] -> [B, N, H, 1]
 Tensor scores_with(const Tensor& x, const Tensor& y) {
-  return by_head(at::matmul(by_head(x), y.transpose(1, 2).transpose(-2, -1)));
+  return by_head(at::matmul(by_head(x), by_head(y).transpose(-2, -1)));
+}
+
+// x [B, N, H, 1] times y [B, 1, H, D] -> [B, N, H, D]; a product, whose gradients are products,
+// too.
+Tensor times_row(const Tensor& x, const Tensor& y) {
+  return by_head(at::matmul(by_head(x), by_head(y)));
 }
 
 FeatureMap feature_map_of(c10::string_view text) {
@@ -144,7 +150,7 @@ Tensor focused_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
 Tensor inline_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const double s = head_scale(q);
   const Tensor rest = 1 - scores_with(q, mean_token(k)) * s;  // what is missing to a row sum of 1
-  return over_all_tokens(q, k, v, {.scale = s}) + rest * mean_token(v);
+  return over_all_tokens(q, k, v, {.scale = s}) + times_row(rest, mean_token(v));
 }
 
 Tensor rala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArrayRef grid,
@@ -152,8 +158,9 @@ Tensor rala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArra
   const Tensor q = at::elu(q_in) + 1, plain = at::elu(k_in) + 1;
   const Tensor weight = at::softmax(scores_with(plain, mean_token(q)) * head_scale(q), /*dim=*/1);
   const Tensor k = plain * (weight * c10::Scalar(plain.sym_size(1)));
-  const Global call{.normalizer = Normalizer::exact, .eps = eps};
-  return over_all_tokens(turned(q, grid), turned(k, grid), v, call, q, k);
+  // NOTE: a denominator of other rows than the numerator's leaves the operator its slower kernels.
+  const Tensor below = scores_with(q, mean_token(k)) + eps;
+  return over_all_tokens(turned(q, grid), turned(k, grid), v, {}) / below;
 }
 
 Tensor mala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArrayRef grid,
@@ -162,7 +169,7 @@ Tensor mala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArra
   const Tensor q = at::elu(q_in) + 1, k = at::elu(k_in) + 1;
   const Tensor z = scores_with(q, mean_token(k)) * s;
   const Tensor read = over_all_tokens(turned(q, grid), turned(k, grid), v, {.scale = s});
-  return read * (1 + 1 / (z + eps)) - z * mean_token(v);
+  return read * (1 + 1 / (z + eps)) - times_row(z, mean_token(v));
 }
 
 }  // namespace mhla::nn::functional
