@@ -18,11 +18,10 @@ struct NormArgs {
   float over_width, eps, then_eps;
   Map map;
   bool rms, has_branch, has_plain;
-  bool then_early;  // its parameters are of the rows' type
 };
 
-// kEach pieces of a row in each of its lanes; pieces past the end are zeros. kThen: a second norm.
-template <typename TX, typename TY, int kEach, bool kThen>
+// kEach pieces of a row in each of its lanes; pieces past the end are zeros.
+template <typename TX, typename TY, int kEach>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
   constexpr int kC = kChunk<TY>;
   const int lane = static_cast<int>(threadIdx.x) % a.lanes;
@@ -73,16 +72,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
     }
   }
 
-  // The modulation and the second norm's parameters, asked for while the statistics are made
-  Piece<TY, kC> then_weight[kThen ? kEach : 1], then_bias[kThen ? kEach : 1];
-  if (kThen && a.then_early) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!inside(i)) continue;
-      then_weight[i].load(a.then_weight.data, piece_of(i));
-      then_bias[i].load(a.then_bias.data, piece_of(i));
-    }
-  }
+  // The modulation, asked for while the statistics are made
   Piece<TY, kC> scale[kEach], shift[kEach];
   if (a.scale.data) {
     const char *scale_row = a.scale.data + b * a.scale.batch,
@@ -148,26 +138,19 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] = fmaf(v[i][c], p[c], v[i][c]) + q[c];
     }
-    if constexpr (kThen) {
 #pragma unroll
-      for (int c = 0; c < kC; ++c) next += v[i][c];
-    }
+    for (int c = 0; c < kC; ++c) next += v[i][c];
   }
 
   // The second norm
-  if constexpr (kThen) {
+  if (a.then_weight.data) {
     factor = normalise(next, /*rms=*/false, a.then_eps);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (!inside(i)) continue;
       float w[kC], p[kC];
-      if (a.then_early) {
-        then_weight[i].get(w);
-        then_bias[i].get(p);
-      } else {
-        load_vector(a.then_weight, 0, piece_of(i), w);
-        load_vector(a.then_bias, 0, piece_of(i), p);
-      }
+      load_vector(a.then_weight, 0, piece_of(i), w);
+      load_vector(a.then_bias, 0, piece_of(i), p);
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] = fmaf(v[i][c] * factor, w[c], p[c]);
     }
@@ -207,35 +190,25 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
   }
 }
 
-template <typename TX, typename TY, bool kThen>
-void (*kernel_for(int each))(NormArgs) {
-  if constexpr (sizeof(TY) == 4) {
-    if (each > 12) return norm_kernel<TX, TY, 16, kThen>;
-    if (each > 8) return norm_kernel<TX, TY, 12, kThen>;
-  }
-  if (each > 6) return norm_kernel<TX, TY, 8, kThen>;
-  if (each == 6) return norm_kernel<TX, TY, 6, kThen>;
-  if (each == 5) return norm_kernel<TX, TY, 5, kThen>;
-  if (each == 4) return norm_kernel<TX, TY, 4, kThen>;
-  if (each == 3) return norm_kernel<TX, TY, 3, kThen>;
-  return each == 2 ? norm_kernel<TX, TY, 2, kThen> : norm_kernel<TX, TY, 1, kThen>;
-}
-
 template <typename TX, typename TY>
 void run_norm(NormArgs& a, int channels, Stream stream) {
   constexpr int kMost = sizeof(TY) == 4 ? 16 : 8;
-  constexpr DType kType = sizeof(TY) == 4            ? DType::f32
-                          : std::is_same_v<TY, bf16> ? DType::bf16
-                                                     : DType::f16;
   a.pieces = channels / kChunk<TY>;
   const RowSplit split = split_row<kMost>(a.pieces);
   a.lanes = split.lanes;
   if (a.cos) a.head_pieces /= kChunk<TY>;
-  a.then_early = a.then_weight.type == kType && a.then_bias.type == kType;
-  const int each_block = kThreads / a.lanes;
-  const auto kernel = a.then_weight.data ? kernel_for<TX, TY, true>(split.each)
-                                         : kernel_for<TX, TY, false>(split.each);
-  launch(kernel, {(a.rows + each_block - 1) / each_block}, kThreads, 0, stream, a);
+  const auto run = [&](void (*kernel)(NormArgs)) {
+    const int each_block = kThreads / a.lanes;
+    launch(kernel, {(a.rows + each_block - 1) / each_block}, kThreads, 0, stream, a);
+  };
+  if constexpr (kMost == 16) {
+    if (split.each > 12) return run(norm_kernel<TX, TY, 16>);
+    if (split.each > 8) return run(norm_kernel<TX, TY, 12>);
+  }
+  if (split.each > 6) return run(norm_kernel<TX, TY, 8>);
+  if (split.each > 4) return run(split.each == 5 ? norm_kernel<TX, TY, 5> : norm_kernel<TX, TY, 6>);
+  if (split.each > 2) return run(split.each == 3 ? norm_kernel<TX, TY, 3> : norm_kernel<TX, TY, 4>);
+  run(split.each == 1 ? norm_kernel<TX, TY, 1> : norm_kernel<TX, TY, 2>);
 }
 
 Map map_of(FeatureMap map) {
