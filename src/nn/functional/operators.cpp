@@ -1,5 +1,5 @@
-// The functions as operators, `torch.ops.mhla.*`. They are made of ATen operations and of the
-// operator itself, so gradients, devices, autocast and compilation need nothing more.
+// The functions as operators, `torch.ops.mhla.*`. They are made of ATen operations, so gradients,
+// devices, autocast and compilation need nothing more.
 #include <torch/library.h>
 
 #include "nn/functional/bidirectional.h"
