@@ -1,6 +1,6 @@
 """A few small calls for compute-sanitizer: every kernel once, no PyTorch kernel in between.
 
-Run through scripts/gpu-check sanitize. Data is made on the host and copied, and PyTorch's caching
+Run through scripts/gpu-check memcheck racecheck. Data is made on the host and copied, and PyTorch's caching
 allocator is off, so that each tensor is an allocation of its own and an overrun is noticed.
 """
 
@@ -101,24 +101,53 @@ def walk(case, device):
     return not torch.isnan(o.cpu()).any()
 
 
+def local_terms(device):
+    """A convolution of v inside the operator's kernel, both ways it is done, and norms; through PyTorch."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
+    import mhla
+
+    def numbers(*shape):
+        return torch.randn(*shape).to(torch.bfloat16).to(device)
+
+    results = []
+    with torch.no_grad():
+        for normalizer in ("shared_position", "exact"):
+            for block in ((4, 4), (2, 8)):
+                layout = mhla.Grid((16, 16), block=block)
+                q, k, v = numbers(3, 256, 3, 2, 64).unbind(2)
+                local = numbers(128, 1, 3, 3), numbers(128)
+                mixing = mhla.init.locality(layout).to(device)
+                results.append(mhla.attention(q, k, v, mixing, layout=layout, normalizer=normalizer, local=local))
+        for width in (64, 384, 1536):  # rows enough that thread blocks take several
+            x, branch = numbers(2, 9000, width), numbers(2, 9000, width)
+            gate, shift, scale = numbers(3, 2, width)
+            results += torch.ops.mhla.residual_norm(x, branch, gate, None, None, shift, scale, eps=1e-6, rms=False)
+    return not any(torch.isnan(result.cpu()).any() for result in results)
+
+
 def main():
+    """Arguments: implementations, `state`, `torch`; MHLA_SHARE=I/N takes every N-th call from the I-th on."""
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     names = sys.argv[1:] or [*libmhla.implementations(device), "state"]
-    wrong = 0
+    if not sys.argv[1:] and "MHLA_TORCH_LIBRARY" in os.environ:
+        names.append("torch")
+    calls = []
     for name in names:
-        if name == "state":
-            for case in STREAMS:
-                answer = "ran" if walk(case, device) else "NaN in the result"
-                wrong += answer.startswith("NaN")
-                print(f"{name} {case.name()}: {answer}", flush=True)
-            continue
-        for case in CASES:
-            try:
-                answer = "ran" if call(case, name, device) else "NaN in the result"
-            except libmhla.Refused as refusal:
-                answer = f"refused: {libmhla.reason(refusal, name)}"
-            wrong += answer.startswith("NaN")
-            print(f"{name} {case.name()}: {answer}", flush=True)
+        if name == "torch":
+            calls.append((name, "norms and local terms", lambda _: local_terms(device)))
+        elif name == "state":
+            calls += [(name, case.name(), lambda _, case=case: walk(case, device)) for case in STREAMS]
+        else:
+            calls += [(name, case.name(), lambda name, case=case: call(case, name, device)) for case in CASES]
+    first, step = map(int, os.environ.get("MHLA_SHARE", "0/1").split("/"))
+    wrong = 0
+    for name, what, function in calls[first::step]:
+        try:
+            answer = "ran" if function(name) else "NaN in the result"
+        except libmhla.Refused as refusal:
+            answer = f"refused: {libmhla.reason(refusal, name)}"
+        wrong += answer.startswith("NaN")
+        print(f"{name} {what}: {answer}", flush=True)
     return 1 if wrong else 0
 
 

@@ -53,6 +53,12 @@ struct Piece {
       }
     }
   }
+  __device__ __forceinline__ void fill(float value) {
+    float x[kC];
+#pragma unroll
+    for (int i = 0; i < kC; ++i) x[i] = value;
+    set(x);
+  }
   __device__ __forceinline__ void store(char* row, int piece) const {
     char* p = row + piece * kBytes;
     if constexpr (kBytes == 8) {

@@ -1,5 +1,7 @@
 // Residual sum, norm, modulation, feature map and rotary turn of a row of tokens: memory-bound, one
 // pass. A row lies in the registers of up to a warp.
+#include <algorithm>
+
 #include "mhla/cuda/device/feature_map.cuh"
 #include "mhla/cuda/norm_rows.cuh"
 #include "mhla/norms.h"
@@ -20,66 +22,106 @@ struct NormArgs {
   bool rms, has_branch, has_plain;
 };
 
-// kEach pieces of a row in each of its lanes; pieces past the end are zeros.
+// The pieces of a row that one of its lanes has; past the end of the row its last one again.
 template <typename TX, typename TY, int kEach>
-__global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
-  constexpr int kC = kChunk<TY>;
-  const int lane = static_cast<int>(threadIdx.x) % a.lanes;
-  const int at = static_cast<int>(blockIdx.x) * (kThreads / a.lanes) +
-                 static_cast<int>(threadIdx.x) / a.lanes;
-  const bool live = at < a.rows;  // the others take part in the shuffles of their warp
-  const int row = live ? at : a.rows - 1;
-  const int b = row / a.tokens, n = row - b * a.tokens;
-  const auto piece_of = [&](int i) { return lane + i * a.lanes; };
-  const auto inside = [&](int i) { return piece_of(i) < a.pieces; };
+struct Loaded {
+  Piece<TX, kChunk<TY>> x[kEach];
+  Piece<TY, kChunk<TY>> branch[kEach];
+};
 
-  // Loads, all before the first use
-  float v[kEach][kC];
-  Piece<TX, kC> x[kEach];
-  const char* from = a.x.at(b, n);
+// Rows on their way from memory while another is worked on: bytes in flight that need no registers
+// and no thread that waits. Every thread fetches what it will use itself, so there are no barriers.
+template <typename TX, typename TY, int kEach>
+struct Ring {
+  static constexpr int kX = Piece<TX, kChunk<TY>>::kBytes / 16;
+  static constexpr int kRoom = 48 * 1024 / (kEach * (kX + 1) * kThreads * 16);
+  // 0: too wide for a second row in the memory that kernels have without asking.
+  static constexpr int kStages = kRoom >= 3 ? 3 : kRoom == 2 ? 2 : 0;
+
+  uint4 x[kStages > 0 ? kStages : 1][kEach][kX][kThreads];
+  uint4 branch[kStages > 0 ? kStages : 1][kEach][kThreads];
+
+  __device__ void fetch_x(int stage, int i, const char* row, int piece) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (inside(i)) x[i].load(from, piece_of(i));
+    for (int j = 0; j < kX; ++j) {
+      ptx::copy_async(&x[stage][i][j][threadIdx.x], row + (piece * kX + j) * 16, true);
+    }
   }
-  if (a.has_branch) {
-    Piece<TY, kC> branch[kEach], gate[kEach];
-    const char* branch_row = a.branch.at(b, n);
+  __device__ void fetch_branch(int stage, int i, const char* row, int piece) {
+    ptx::copy_async(&branch[stage][i][threadIdx.x], row + piece * 16, true);
+  }
+  __device__ void take(int stage, bool has_branch, Loaded<TX, TY, kEach>& to) const {
+    const auto move = [](std::uint32_t* word, const uint4& from) {
+      word[0] = from.x, word[1] = from.y, word[2] = from.z, word[3] = from.w;
+    };
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (inside(i)) branch[i].load(branch_row, piece_of(i));
-    }
-    if (a.gate.data) {
-      const char* gate_row = a.gate.data + b * a.gate.batch;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (inside(i)) gate[i].load(gate_row, piece_of(i));
+      for (int j = 0; j < kX; ++j) move(to.x[i].word + 4 * j, x[stage][i][j][threadIdx.x]);
+      move(to.branch[i].word, has_branch ? branch[stage][i][threadIdx.x] : uint4{});
+    }
+  }
+};
+
+// What a thread has to know of a row.
+struct RowPlace {
+  int row, b, n;
+  bool live;  // the others take part in the shuffles of their warp
+
+  __device__ RowPlace(const NormArgs& a, int at)
+      : row(at < a.rows ? at : a.rows - 1),
+        b(row / a.tokens),
+        n(row - b * a.tokens),
+        live(at < a.rows) {}
+};
+
+template <typename TX, typename TY, int kEach>
+__device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& place, int lane,
+                                         Loaded<TX, TY, kEach>& loaded) {
+  constexpr int kC = kChunk<TY>;
+  const auto [row, b, n, live] = place;
+  const auto inside = [&](int i) { return lane + i * a.lanes < a.pieces; };
+  const auto piece_of = [&](int i) { return min(lane + i * a.lanes, a.pieces - 1); };
+  auto& x = loaded.x;
+  float v[kEach][kC];
+
+  // NOTE: every piece gets a value on every way: what one row may leave to the next keeps
+  // registers.
+  if (a.has_branch) {
+    Piece<TY, kC> gate[kEach];
+    const char* gate_row = a.gate.data + b * a.gate.batch;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (a.gate.data) {
+        gate[i].load(gate_row, piece_of(i));
+      } else {
+        gate[i].fill(1.f);
       }
     }
     // Residual sum; the norm sees it as it is stored
     char* to = a.sum.at(b, n);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (!inside(i)) continue;
       float y[kC], g[kC];
       x[i].get(v[i]);
-      branch[i].get(y);
-      if (a.gate.data) gate[i].get(g);
+      loaded.branch[i].get(y);
+      gate[i].get(g);
 #pragma unroll
-      for (int c = 0; c < kC; ++c)
-        v[i][c] = a.gate.data ? fmaf(g[c], y[c], v[i][c]) : v[i][c] + y[c];
+      for (int c = 0; c < kC; ++c) v[i][c] = fmaf(g[c], y[c], v[i][c]);
       x[i].set(v[i]);
-      if (live) x[i].store(to, piece_of(i));
+      if (live && inside(i)) x[i].store(to, piece_of(i));
     }
   }
 
   // The modulation, asked for while the statistics are made
   Piece<TY, kC> scale[kEach], shift[kEach];
-  if (a.scale.data) {
-    const char *scale_row = a.scale.data + b * a.scale.batch,
-               *shift_row = a.shift.data + b * a.shift.batch;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (inside(i)) scale[i].load(scale_row, piece_of(i)), shift[i].load(shift_row, piece_of(i));
+  for (int i = 0; i < kEach; ++i) {
+    if (a.scale.data) {
+      scale[i].load(a.scale.data + b * a.scale.batch, piece_of(i));
+      shift[i].load(a.shift.data + b * a.shift.batch, piece_of(i));
+    } else {
+      scale[i].fill(0.f), shift[i].fill(0.f);
     }
   }
 
@@ -87,14 +129,12 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
   float mean = 0.f, squares = 0.f;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (inside(i)) {
-      x[i].get(v[i]);
-    } else {
+    x[i].get(v[i]);
 #pragma unroll
-      for (int c = 0; c < kC; ++c) v[i][c] = 0.f;
+    for (int c = 0; c < kC; ++c) {
+      if (!inside(i)) v[i][c] = 0.f;
+      mean += v[i][c];
     }
-#pragma unroll
-    for (int c = 0; c < kC; ++c) mean += v[i][c];
   }
   const auto normalise = [&](float sum, bool rms, float eps) {
     mean = rms ? 0.f : row_sum(sum, a.lanes) * a.over_width;
@@ -190,6 +230,83 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
   }
 }
 
+// A thread block takes row after row; kEach pieces of a row in each of its lanes.
+template <typename TX, typename TY, int kEach>
+__global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
+  using Fetched = Ring<TX, TY, kEach>;
+  constexpr int kC = kChunk<TY>, kStages = Fetched::kStages;
+  const int lane = static_cast<int>(threadIdx.x) % a.lanes;
+  const int mine = static_cast<int>(threadIdx.x) / a.lanes, each_block = kThreads / a.lanes;
+  const int first = static_cast<int>(blockIdx.x) * each_block;
+  const int step = static_cast<int>(gridDim.x) * each_block;
+  const auto piece_of = [&](int i) { return min(lane + i * a.lanes, a.pieces - 1); };
+
+  if constexpr (kStages == 0) {
+    const RowPlace place(a, first + mine);
+    Loaded<TX, TY, kEach> loaded;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) loaded.x[i].load(a.x.at(place.b, place.n), piece_of(i));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (a.has_branch) loaded.branch[i].load(a.branch.at(place.b, place.n), piece_of(i));
+    }
+    norm_row(a, place, lane, loaded);
+  } else {
+    __shared__ Fetched ring;
+    const auto fetch = [&](int stage, int base) {
+      if (base < a.rows) {
+        const RowPlace place(a, base + mine);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i)
+          ring.fetch_x(stage, i, a.x.at(place.b, place.n), piece_of(i));
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          if (a.has_branch) ring.fetch_branch(stage, i, a.branch.at(place.b, place.n), piece_of(i));
+        }
+      }
+      ptx::copy_commit();  // also where nothing was asked for: groups are counted
+    };
+    int stage = 0;
+    for (; stage < kStages - 1; ++stage) fetch(stage, first + stage * step);
+#pragma unroll 1
+    for (int base = first; base < a.rows; base += step) {
+      fetch(stage, base + (kStages - 1) * step);
+      stage = stage + 1 == kStages ? 0 : stage + 1;  // the oldest: the row of now
+      ptx::copy_wait<kStages - 1>();
+      Loaded<TX, TY, kEach> loaded;
+      ring.take(stage, a.has_branch, loaded);
+      norm_row(a, RowPlace(a, base + mine), lane, loaded);
+    }
+  }
+}
+
+// Thread blocks that the device holds at a time.
+template <typename TX, typename TY, int kEach>
+std::int64_t resident_blocks() {
+  static const std::int64_t count = [] {
+    int device = 0, processors = 0, blocks = 0;
+    check_call(cudaGetDevice(&device), "cudaGetDevice");
+    check_call(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    void (*kernel)(NormArgs) = norm_kernel<TX, TY, kEach>;
+    check_call(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                   &blocks, reinterpret_cast<const void*>(kernel), kThreads, 0),
+               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    return std::int64_t{processors} * std::max(blocks, 1);
+  }();
+  return count;
+}
+
+template <typename TX, typename TY, int kEach>
+void launch_norm(const NormArgs& a, Stream stream) {
+  const int each_block = kThreads / a.lanes;
+  std::int64_t blocks = (a.rows + each_block - 1) / each_block;
+  if constexpr (Ring<TX, TY, kEach>::kStages > 0) {
+    blocks = std::min(blocks, resident_blocks<TX, TY, kEach>());
+  }
+  launch(norm_kernel<TX, TY, kEach>, {blocks}, kThreads, 0, stream, a);
+}
+
 template <typename TX, typename TY>
 void run_norm(NormArgs& a, int channels, Stream stream) {
   constexpr int kMost = sizeof(TY) == 4 ? 16 : 8;
@@ -197,18 +314,19 @@ void run_norm(NormArgs& a, int channels, Stream stream) {
   const RowSplit split = split_row<kMost>(a.pieces);
   a.lanes = split.lanes;
   if (a.cos) a.head_pieces /= kChunk<TY>;
-  const auto run = [&](void (*kernel)(NormArgs)) {
-    const int each_block = kThreads / a.lanes;
-    launch(kernel, {(a.rows + each_block - 1) / each_block}, kThreads, 0, stream, a);
-  };
   if constexpr (kMost == 16) {
-    if (split.each > 12) return run(norm_kernel<TX, TY, 16>);
-    if (split.each > 8) return run(norm_kernel<TX, TY, 12>);
+    if (split.each > 12) return launch_norm<TX, TY, 16>(a, stream);
+    if (split.each > 8) return launch_norm<TX, TY, 12>(a, stream);
   }
-  if (split.each > 6) return run(norm_kernel<TX, TY, 8>);
-  if (split.each > 4) return run(split.each == 5 ? norm_kernel<TX, TY, 5> : norm_kernel<TX, TY, 6>);
-  if (split.each > 2) return run(split.each == 3 ? norm_kernel<TX, TY, 3> : norm_kernel<TX, TY, 4>);
-  run(split.each == 1 ? norm_kernel<TX, TY, 1> : norm_kernel<TX, TY, 2>);
+  switch (split.each) {
+    case 1: return launch_norm<TX, TY, 1>(a, stream);
+    case 2: return launch_norm<TX, TY, 2>(a, stream);
+    case 3: return launch_norm<TX, TY, 3>(a, stream);
+    case 4: return launch_norm<TX, TY, 4>(a, stream);
+    case 5: return launch_norm<TX, TY, 5>(a, stream);
+    case 6: return launch_norm<TX, TY, 6>(a, stream);
+    default: return launch_norm<TX, TY, 8>(a, stream);
+  }
 }
 
 Map map_of(FeatureMap map) {

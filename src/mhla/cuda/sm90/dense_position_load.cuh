@@ -54,7 +54,7 @@ struct PositionShared {
     if constexpr (kTeam.local) {
       init(kMoreBarriers, 2 * kPositionOutputTiles, kWarps);
     } else {
-      init(kMoreBarriers, 2, kMapWarps);
+      init(kMoreBarriers, 2, 32 * kMapWarps);
       init(kMoreBarriers + 2, 2, kTeam.computing * kWarps);
     }
     fence_barrier_init();
@@ -186,8 +186,7 @@ __device__ __forceinline__ void prepare_positions(const PositionArgs& args, cons
       const bool odd = work.half / 2 % 2 != 0;
       if ((odd ? held[1] : held[0]) != work.head) copy_taps(args, work.head, taps.at, thread);
       (odd ? held[1] : held[0]) = work.head;
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(taps.full);
+      barrier_arrive(taps.full);  // by every lane: racecheck follows no arrival for others
     }
   }
 }
