@@ -51,15 +51,39 @@ struct RowNormBackward {
   bool rms = false;
 };
 
+// What focused linear attention makes of queries and keys, in f32:
+// p = (relu(x) + eps) * factor
+// out = |p| p^power / |p^power|, lengths over all channels
+struct Focus {
+  TensorView x, out;  // [B, N, C], of one type
+  TensorView factor;  // f32 [C]
+  double power = 3.0;
+  double eps = 1e-6;
+};
+
+struct FocusBackward {
+  TensorView x, d_out, d_x;  // [B, N, C], of one type; d_x is a result
+  TensorView factor;         // f32 [C]
+  TensorView sums;           // result: f32 [focus_parts(B * N), C], whose sum is the gradient of
+                             // factor; may be undefined
+  double power = 3.0;
+  double eps = 1e-6;
+};
+
 // Why a call would be refused; empty if it is taken.
 std::string refusal(const RowNorm& call);
 std::string refusal(const RowNormBackward& call);
+std::string refusal(const Focus& call);
+std::string refusal(const FocusBackward& call);
 
 // Throw where refusal() is not empty.
 void row_norm(const RowNorm& call, Stream stream);
 void row_norm_backward(const RowNormBackward& call, Stream stream);
+void focus(const Focus& call, Stream stream);
+void focus_backward(const FocusBackward& call, Stream stream);
 
-// How many parts RowNormBackward::sums should have.
+// How many parts RowNormBackward::sums and FocusBackward::sums should have.
 std::int64_t row_norm_parts(std::int64_t batch, std::int64_t tokens, std::int64_t channels);
+std::int64_t focus_parts(std::int64_t rows);
 
 }  // namespace mhla

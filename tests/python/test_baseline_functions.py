@@ -1,4 +1,4 @@
-"""The functions of the baselines against their definitions, in f64: values, gradients, odd lengths."""
+"""The functions of the baselines against their definitions: values, gradients, odd lengths."""
 
 from __future__ import annotations
 
@@ -199,6 +199,32 @@ BIDIRECTIONAL = {
     "rala": (lambda q, k, v: ops.rala(q, k, v, (6, 6)), lambda q, k, v: naive.rala(q, k, v, (6, 6))),
     "mala": (lambda q, k, v: ops.mala(q, k, v, (6, 6)), lambda q, k, v: naive.mala(q, k, v, (6, 6))),
 }
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 36, 101])
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+def test_f32_equals_the_definition_at_any_length(name, tokens):
+    """Linear ones go through the attention operator."""
+    ours, definition = BIDIRECTIONAL[name]
+    if name in ("rala", "mala"):
+        grid = (6, 6) if tokens == 36 else (1, tokens)
+        ours, definition = (lambda q, k, v, f=f: f(q, k, v, grid) for f in (getattr(ops, name), getattr(naive, name)))
+    shapes = [(2, tokens, 3, 32)] * 3
+    inputs = [t.requires_grad_() for t in tensors(*shapes)]
+    single = [t.detach().float().requires_grad_() for t in inputs]
+    (weight,) = tensors(shapes[0], seed=9)
+    exact, got = definition(*inputs), ours(*single)
+    for a, b in zip([got, *torch.autograd.grad(got, single, weight.float())],
+                    [exact, *torch.autograd.grad(exact, inputs, weight)]):
+        assert (a.double() - b).norm() <= 2e-5 * b.norm() + 1e-5
+
+
+@pytest.mark.parametrize("queries,keys", [(40, 7), (4100, 7), (17, 4100)])
+def test_linear_attention_takes_other_keys_than_queries(queries, keys):
+    """Long sequences are cut into 16 blocks."""
+    q, k, v = (t.float() for t in tensors((1, queries, 2, 8), (1, keys, 2, 8), (1, keys, 2, 5)))
+    want = naive.linear(q.double(), k.double(), v.double())
+    torch.testing.assert_close(ops.linear_attention(q, k, v).double(), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -189,3 +189,59 @@ def test_under_autocast_the_result_is_narrow_and_the_sum_is_not(device, dtype):
     (total.sum() + (normed.float() * branch.float()).sum()).backward()
     (true[0].sum() + (true[1] * exact[1]).sum()).backward()
     assert error(x.grad, exact[0].grad) < 1e-2
+
+
+def focused(x: Tensor, scale: Tensor, power: float) -> Tensor:
+    """ops.focused by single operations: f32 for 16-bit tokens."""
+    flat = (x if x.dtype == torch.float64 else x.float()).flatten(2)
+    positive = (torch.relu(flat) + 1e-6) / torch.nn.functional.softplus(scale)
+    sharp = positive**power
+    return (sharp / sharp.norm(dim=-1, keepdim=True) * positive.norm(dim=-1, keepdim=True)).to(x.dtype).view(x.shape)
+
+
+def focused_and_gradients(function, x, scale, gradient, power):
+    leaves = [x.detach().requires_grad_(), scale.detach().requires_grad_()]
+    y = function(*leaves, power)
+    return [y.detach(), *torch.autograd.grad(y, leaves, gradient)]
+
+
+def focus_inputs(heads, width, dtype, device, tokens=33):
+    torch.manual_seed(heads * width)
+    x = torch.randn(2, tokens, 3, heads, width, device=device).to(dtype)[:, :, 1]  # of one projection to q, k, v
+    x[0, 0] = -1  # nothing positive
+    return x, torch.randn(1, 1, heads * width, device=device), torch.randn(x.shape, device=device).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("power", [3.0, 2.5])
+# Every number of chunks that a lane has, rows narrower than a warp, too wide ones, and no whole chunks.
+@pytest.mark.parametrize(
+    "heads,width", [(1, 8), (2, 10), (3, 16), (3, 64), (6, 64), (5, 96), (12, 64), (8, 128), (10, 128)]
+)
+def test_focusing_errs_at_most_twice_as_much_as_single_operations(device, dtype, power, heads, width):
+    x, scale, gradient = focus_inputs(heads, width, dtype, device)
+    exact = [t.cpu().double() for t in (x, scale, gradient)]
+    truth = focused_and_gradients(focused, *exact, power)
+    naive = focused_and_gradients(focused, x, scale, gradient, power)
+    got = focused_and_gradients(ops.focused, x, scale, gradient, power)
+    for name, mine, plain, true in zip(["focused", "d x", "d scale"], got, naive, truth, strict=True):
+        assert mine.dtype == plain.dtype and mine.shape == true.shape, name
+        bound = 2 * max(error(plain, true), 3e-7)
+        assert error(mine, true) < bound, f"{name}: {error(mine, true):.2e}, bound {bound:.2e}"
+
+
+def test_focusing_many_rows_has_the_same_bits_every_time(device):
+    # 66,002 rows: more than one part has, and parts that do not divide them.
+    x, scale, gradient = focus_inputs(1, 64, torch.bfloat16, device, tokens=33001)
+    first, second = (focused_and_gradients(ops.focused, x, scale, gradient, 3.0) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    truth = focused_and_gradients(focused, x.cpu().double(), scale.cpu().double(), gradient.cpu().double(), 3.0)
+    assert error(first[2], truth[2]) < 1e-5
+
+
+def test_focusing_keeps_what_is_no_number(device):
+    x, scale, _ = focus_inputs(3, 64, torch.bfloat16, device)
+    x[1, 4, 2, 5] = torch.nan
+    lost = ops.focused(x, scale).isnan().all(-1).all(-1)
+    assert lost[1, 4] and lost.sum() == 1

@@ -59,6 +59,23 @@ def test_grid_convolution(device, layout, dtype, grid, size, with_bias, with_add
     compare(run, [v, weight, bias, addend], DTYPES[dtype])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("grid,size", [((7, 9), 5), ((3, 5, 10), 3)])
+@pytest.mark.parametrize("with_bias,with_addend", [(True, True), (False, False)])
+def test_weights_may_be_shared_by_the_heads(device, layout, dtype, grid, size, with_bias, with_addend):
+    torch.manual_seed(1)
+    v = leaf(layout, torch.tensor(grid).prod().item(), 3, 24, dtype, device)
+    weight = torch.randn(24, 1, *[size] * len(grid), dtype=dtype, device=device)
+    bias = torch.randn(24, dtype=dtype, device=device) if with_bias else None
+    addend = torch.randn(v.shape, dtype=dtype, device=device) if with_addend else None
+
+    def run(v, weight, bias, addend):
+        return ops.grid_convolution(v, list(grid), weight, bias, addend)
+
+    compare(run, [v, weight, bias, addend], DTYPES[dtype])
+
+
 @pytest.mark.parametrize("grid,size", [((40, 43), 3), ((41, 40), 5), ((6, 15, 20), 3)])
 def test_gradients_of_many_tokens_are_summed_in_parts_and_the_same_every_time(device, grid, size):
     torch.manual_seed(1)

@@ -34,8 +34,7 @@ class GatedGridAttention(Attention):
     def forward(self, x: Tensor) -> Tensor:
         """x `[B, N, dim]` -> `[B, N, dim]`, N = height * width"""
         q, k, v, gate = _pointwise(self.qkvo, x).unflatten(-1, (4, self.heads, -1)).unbind(2)
-        local = ops.grid_convolution(v, self.grid, self.lepe.weight, self.lepe.bias)
-        o = self._attend(q, k, v) + local
+        o = ops.grid_convolution(v, self.grid, self.lepe.weight, self.lepe.bias, self._attend(q, k, v))
         return _pointwise(self.proj, (o * gate).flatten(2))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

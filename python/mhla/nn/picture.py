@@ -39,9 +39,10 @@ class FocusedAttention(Attention):
         """x `[B, N, dim]` -> `[B, N, dim]`, N = height * width"""
         q, k, v = self.qkv(x).chunk(3, -1)
         q, v = split_heads(q, self.heads), split_heads(v, self.heads)
-        k = split_heads(k + self.positional_encoding, self.heads)
+        # Under autocast the projection is 16-bit, and f32 positions would widen what follows.
+        k = split_heads(k + self.positional_encoding.to(k.dtype), self.heads)
         o = ops.focused_attention(q, k, v, self.scale, self.power)
-        o = o + ops.grid_convolution(v, self.grid, self.dwc.weight, self.dwc.bias)
+        o = ops.grid_convolution(v, self.grid, self.dwc.weight, self.dwc.bias, o)
         return self.proj(o.flatten(2))
 
 

@@ -7,8 +7,9 @@
 namespace mhla {
 namespace {
 
-constexpr std::int64_t kWidest = 2048;  // a row stays in the registers of a warp
-constexpr std::int64_t kChunk = 8;      // elements: 16 bytes of 16-bit numbers
+constexpr std::int64_t kWidest = 2048;       // a row stays in the registers of a warp
+constexpr std::int64_t kWidestFocus = 1024;  // with its gradient and the sums of its columns
+constexpr std::int64_t kChunk = 8;           // elements: 16 bytes of 16-bit numbers
 constexpr std::uintptr_t kAlignment = 16;
 
 using Named = std::pair<const char*, const TensorView*>;
@@ -90,6 +91,14 @@ std::string refuses_turn(const RowNorm& call) {
   return {};
 }
 
+std::string refuses_focus(const TensorView& x, const TensorView& factor, double power) {
+  if (std::string why = refuses_input(x); !why.empty()) return why;
+  if (x.shape[2] > kWidestFocus) return "x: expected up to 1024 channels";
+  if (!factor.defined() || factor.dtype != DType::f32) return "factor: expected f32 [C]";
+  if (!(power >= 1.0)) return "power: expected at least 1";
+  return refuses_vectors({"factor", &factor}, x, false);
+}
+
 // The first that is not empty.
 std::string first_of(std::initializer_list<std::string> reasons) {
   for (const std::string& reason : reasons) {
@@ -153,11 +162,34 @@ std::string refusal(const RowNormBackward& call) {
        refuses_statistics(call.statistics, x)});
 }
 
+std::string refusal(const Focus& call) {
+  const TensorView& x = call.x;
+  return first_of({refuses_focus(x, call.factor, call.power), refuses_rows({"x", &x}, x, x.dtype),
+                   refuses_rows({"out", &call.out}, x, x.dtype)});
+}
+
+std::string refusal(const FocusBackward& call) {
+  const TensorView &x = call.x, &sums = call.sums;
+  if (sums.defined() &&
+      (sums.dtype != DType::f32 || sums.rank != 2 || sums.strides[0] != x.shape[2] ||
+       sums.shape[0] != focus_parts(x.shape[0] * x.shape[1]))) {
+    return "sums: expected f32 [parts, C]";
+  }
+  return first_of({refuses_focus(x, call.factor, call.power), refuses_rows({"x", &x}, x, x.dtype),
+                   refuses_rows({"d_out", &call.d_out}, x, x.dtype),
+                   refuses_rows({"d_x", &call.d_x}, x, x.dtype)});
+}
+
 std::int64_t row_norm_parts(std::int64_t batch, std::int64_t tokens, std::int64_t channels) {
   constexpr std::int64_t kBlocks = 1024, kFewestTokens = 64;  // several blocks a multiprocessor
   const std::int64_t strips = (channels + 255) / 256;
   const std::int64_t wanted = (kBlocks + batch * strips - 1) / (batch * strips);
   return std::clamp<std::int64_t>(wanted, 1, (tokens + kFewestTokens - 1) / kFewestTokens);
+}
+
+std::int64_t focus_parts(std::int64_t rows) {
+  constexpr std::int64_t kBlocks = 1024, kFewestRows = 64;  // as above
+  return std::clamp<std::int64_t>((rows + kFewestRows - 1) / kFewestRows, 1, kBlocks);
 }
 
 }  // namespace mhla

@@ -30,6 +30,8 @@ void grid_convolution_gradient(const GridConvolutionGradient&, Stream) {
 void rotary_turn(const RotaryTurn&, Stream) { refuse("rotary_turn"); }
 void row_norm(const RowNorm&, Stream) { refuse("row_norm"); }
 void row_norm_backward(const RowNormBackward&, Stream) { refuse("row_norm_backward"); }
+void focus(const Focus&, Stream) { refuse("focus"); }
+void focus_backward(const FocusBackward&, Stream) { refuse("focus_backward"); }
 bool is_capturing(Stream) { return false; }
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(

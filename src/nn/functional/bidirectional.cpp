@@ -1,14 +1,12 @@
-// Attention in which every token sees every token. Products run in [B, H, N, D].
+// Attention in which every token sees every token. The linear ones are MHLA whose blocks all weigh
+// the same, so the operator's kernels serve them.
 #include "nn/functional/bidirectional.h"
 
 #include <ATen/ops/elu.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/softplus.h>
 
 #include <cmath>
 #include <string>
@@ -16,8 +14,9 @@
 
 #include "mhla/core/text.h"
 #include "mhla/error.h"
+#include "nn/attention.h"
 #include "nn/functional/layers.h"
-#include "nn/functional/precision.h"
+#include "nn/functional/norms.h"
 
 namespace mhla::nn::functional {
 namespace {
@@ -28,42 +27,80 @@ double head_scale(const Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(
 
 Tensor by_head(const Tensor& x) { return x.transpose(1, 2); }  // [B, N, H, D] <-> [B, H, N, D]
 
-Tensor mean_token(const Tensor& x) { return x.mean(-2, /*keepdim=*/true); }  // [B, H, 1, D]
+Tensor mean_token(const Tensor& x) { return x.mean(1, /*keepdim=*/true); }  // [B, 1, H, D]
 
-// x [B, H, N, D] . y [B, H, 1, D] -> [B, H, N, 1]
-Tensor scores_with(const Tensor& x, const Tensor& y) { return at::matmul(x, y.transpose(-2, -1)); }
-
-// (1/N) sum k v^T [B, H, D, Dv]. Both factors carry a part of 1/N, so that f16 cannot overflow.
-Tensor mean_product(const Tensor& k, const Tensor& v, double scale = 1.0) {
-  const c10::SymFloat n = c10::SymFloat(k.sym_size(-2));
-  const c10::Scalar part((c10::SymFloat(scale) / n).sqrt());
-  return at::matmul((k * part).transpose(-2, -1), v * part);
+// x [B, N, H, D] . y [B, 1, H, D] -> [B, N, H, 1]
+Tensor scores_with(const Tensor& x, const Tensor& y) {
+  return by_head(at::matmul(by_head(x), by_head(y).transpose(-2, -1)));
 }
 
-Tensor feature(const Tensor& x, c10::string_view map) {
-  if (map == "relu") return at::relu(x);
-  if (map == "relu_eps") return at::relu(x) + 1e-6;
-  if (map == "elu1") return at::elu(x) + 1;
-  if (map == "identity") return x;
-  const std::vector<std::string> known{"relu", "relu_eps", "elu1", "identity"};
-  const std::string near = nearest(std::string_view(map.data(), map.size()), known);
-  fail("linear_attention", "feature_map: expected relu, relu_eps, elu1 or identity, got '", map,
+// x [B, N, H, 1] times y [B, 1, H, D] -> [B, N, H, D]; a product, whose gradients are products,
+// too.
+Tensor times_row(const Tensor& x, const Tensor& y) {
+  return by_head(at::matmul(by_head(x), by_head(y)));
+}
+
+FeatureMap feature_map_of(c10::string_view text) {
+  std::vector<std::string> known;
+  for (const FeatureMap map :
+       {FeatureMap::relu, FeatureMap::relu_eps, FeatureMap::elu1, FeatureMap::identity}) {
+    known.emplace_back(name(map));
+    if (std::string_view(text.data(), text.size()) == known.back()) return map;
+  }
+  const std::string near = nearest(std::string_view(text.data(), text.size()), known);
+  fail("linear_attention", "feature_map: expected relu, relu_eps, elu1 or identity, got '", text,
        "'", near.empty() ? "" : "; did you mean " + near + "?");
 }
 
-Tensor turned(const Tensor& x, at::IntArrayRef grid) {  // [B, H, N, D]
-  return grid.empty() ? x : by_head(rotary_grid(by_head(x), grid));
+// Blocks share the work of a device out, and mixing their summaries costs blocks^2 beside 2 N. A
+// GPU needs them early, and its kernels for short sequences have no summaries; on a CPU heads are
+// enough to share out until the mixing is next to nothing.
+std::vector<std::int64_t> equal_blocks(const Tensor& x) {
+  const std::int64_t worthwhile = x.is_cuda() ? 16 : 4096;
+  return {x.sym_size(1) >= worthwhile ? 16 : 1};
 }
 
-// ||x|| x^p / ||x^p|| over the full width: the direction sharpens, the length stays.
-Tensor focus(const Tensor& x, const Tensor& scale, double power) {
-  const Tensor flat = wide(x).flatten(2);
-  const Tensor positive = (at::relu(flat) + 1e-6) / at::softplus(scale.to(flat.scalar_type()));
-  const Tensor sharp = positive.pow(power);
-  const auto length = [](const Tensor& t) { return at::linalg_vector_norm(t, 2, {-1}, true); };
-  return (sharp / length(sharp) * length(positive))
-      .to(x.scalar_type())
-      .unflatten(-1, {x.size(2), x.size(3)});
+struct Global {
+  Normalizer normalizer = Normalizer::none;
+  FeatureMap feature_map = FeatureMap::identity;
+  double scale = 1.0;
+  double eps = 0.0;
+  bool mean = true;  // over the keys, in numerator and denominator
+};
+
+// over_all_tokens in f64, which the operator computes slowly and not on every device.
+Tensor composed(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Global& call,
+                const Tensor& q_den, const Tensor& k_den) {
+  const Tensor q = apply_feature_map(call.feature_map, q_in);
+  const Tensor k = apply_feature_map(call.feature_map, k_in);
+  const Tensor state = at::matmul(by_head(k).transpose(-2, -1), by_head(v));
+  const c10::SymFloat terms(call.mean ? c10::SymFloat(k.sym_size(1)) : c10::SymFloat(1.0));
+  const c10::Scalar weight(c10::SymFloat(call.scale) / terms);
+  const Tensor above = by_head(at::matmul(by_head(q), state)) * weight;
+  if (call.normalizer == Normalizer::none) return above;
+  const Tensor sum = (k_den.defined() ? k_den : k).sum(1, /*keepdim=*/true);
+  return above / (scores_with(q_den.defined() ? q_den : q, sum) * weight + call.eps);
+}
+
+// sum_j (q_i . k_j) v_j [B, N, H, Dv], normalised by sum_j q_den_i . k_den_j where asked to.
+Tensor over_all_tokens(const Tensor& q, const Tensor& k, const Tensor& v, const Global& call,
+                       const Tensor& q_den = {}, const Tensor& k_den = {}) {
+  if (q.scalar_type() == at::kDouble) return composed(q, k, v, call, q_den, k_den);
+  AttentionOptions options{.layout = {.cut = {.blocks = equal_blocks(q)}},
+                           .normalizer = call.normalizer,
+                           .feature_map = call.feature_map,
+                           .scale = call.scale,
+                           .eps = call.eps};
+  const std::vector<std::int64_t> columns = equal_blocks(k);
+  if (q.sym_size(1) != k.sym_size(1)) options.layout_k = Layout{.cut = {.blocks = columns}};
+  Tensor mixing = at::ones({options.layout.cut.blocks[0], columns[0]},
+                           q.options().dtype(at::kFloat));
+  if (call.mean) mixing = mixing / c10::Scalar(k.sym_size(1));
+  return attention(q, k, v, mixing, options, q_den, k_den);
+}
+
+Tensor turned(const Tensor& x, at::IntArrayRef grid) {
+  return grid.empty() ? x : rotary_grid(x, grid);
 }
 
 }  // namespace
@@ -83,49 +120,46 @@ Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool
 Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         c10::string_view feature_map, double eps, const OptionalTensor& q_den,
                         const OptionalTensor& k_den) {
-  // f32, as Sana does: the sums over all tokens are not scaled down.
-  const WideProducts no_autocast;
-  const Tensor q_phi = by_head(feature(wide(q), feature_map));
-  const Tensor k_phi = by_head(feature(wide(k), feature_map));
-  const Tensor q_below = q_den ? by_head(wide(*q_den)) : q_phi;
-  const Tensor k_below = k_den ? by_head(wide(*k_den)) : k_phi;
-  const Tensor state = at::matmul(k_phi.transpose(-2, -1), by_head(wide(v)));
-  const Tensor below = scores_with(q_below, k_below.sum(-2, /*keepdim=*/true)) + eps;
-  return by_head(at::matmul(q_phi, state) / below).to(q.scalar_type());
+  const FeatureMap map = feature_map_of(feature_map);
+  Global call{.normalizer = Normalizer::exact, .feature_map = map, .eps = eps, .mean = false};
+  if (!q_den && !k_den) return over_all_tokens(q, k, v, call);
+  // Features of the denominator are applied, and the operator has one map for all four.
+  call.feature_map = FeatureMap::identity;
+  const Tensor q_phi = apply_feature_map(map, q), k_phi = apply_feature_map(map, k);
+  return over_all_tokens(q_phi, k_phi, v, call, q_den.value_or(q_phi), k_den.value_or(k_phi));
 }
 
 Tensor focused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& scale,
                          double power, double eps) {
-  const Tensor q_phi = by_head(focus(q, scale, power)), k_phi = by_head(focus(k, scale, power));
-  const Tensor below = scores_with(q_phi, mean_token(k_phi)) + eps;
-  return by_head(at::matmul(q_phi, mean_product(k_phi, by_head(v))) / below);
+  return over_all_tokens(focused(q, scale, power), focused(k, scale, power), v,
+                         {.normalizer = Normalizer::exact, .eps = eps});
 }
 
-Tensor inline_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in) {
-  const double s = head_scale(q_in);
-  const Tensor q = by_head(q_in), k = by_head(k_in), v = by_head(v_in);
+Tensor inline_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const double s = head_scale(q);
   const Tensor rest = 1 - scores_with(q, mean_token(k)) * s;  // what is missing to a row sum of 1
-  return by_head(at::matmul(q, mean_product(k, v, s)) + rest * mean_token(v));
+  return over_all_tokens(q, k, v, {.scale = s}) + times_row(rest, mean_token(v));
 }
 
-Tensor rala(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, at::IntArrayRef grid,
+Tensor rala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArrayRef grid,
             double eps) {
-  const Tensor q = by_head(at::elu(q_in) + 1), v = by_head(v_in);
-  const Tensor plain = by_head(at::elu(k_in) + 1);
-  const Tensor weight = at::softmax(scores_with(plain, mean_token(q)) * head_scale(q_in),
-                                    /*dim=*/-2);
-  const Tensor k = plain * (weight * c10::Scalar(plain.sym_size(-2)));
+  const Tensor q = at::elu(q_in) + 1, plain = at::elu(k_in) + 1;
+  const Tensor weight = at::softmax(scores_with(plain, mean_token(q)) * head_scale(q), /*dim=*/1);
+  // Under autocast the softmax is f32, and so would be k.
+  const Tensor share = (weight * c10::Scalar(plain.sym_size(1))).to(plain.scalar_type());
+  const Tensor k = plain * share;
+  // NOTE: a denominator of other rows than the numerator's leaves the operator its slower kernels.
   const Tensor below = scores_with(q, mean_token(k)) + eps;
-  return by_head(at::matmul(turned(q, grid), mean_product(turned(k, grid), v)) / below);
+  return over_all_tokens(turned(q, grid), turned(k, grid), v, {}) / below;
 }
 
-Tensor mala(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, at::IntArrayRef grid,
+Tensor mala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArrayRef grid,
             double eps) {
   const double s = head_scale(q_in);
-  const Tensor q = by_head(at::elu(q_in) + 1), k = by_head(at::elu(k_in) + 1), v = by_head(v_in);
+  const Tensor q = at::elu(q_in) + 1, k = at::elu(k_in) + 1;
   const Tensor z = scores_with(q, mean_token(k)) * s;
-  const Tensor read = at::matmul(turned(q, grid), mean_product(turned(k, grid), v, s));
-  return by_head(read * (1 + 1 / (z + eps)) - z * mean_token(v));
+  const Tensor read = over_all_tokens(turned(q, grid), turned(k, grid), v, {.scale = s});
+  return read * (1 + 1 / (z + eps)) - times_row(z, mean_token(v));
 }
 
 }  // namespace mhla::nn::functional

@@ -64,4 +64,9 @@ std::optional<TurnedAndPlain> turn_normed_by_kernel(const at::Tensor& x, const N
                                                     const HeadTurn& turn, const at::Tensor& cos,
                                                     const at::Tensor& sin);
 
+// Focused linear attention: |p| p^power / |p^power|, p = (relu(x) + 1e-6) / softplus(scale), in f32
+// over the full width: the direction sharpens, the length stays. x [B, N, H, D], scale [1, 1, H *
+// D]
+at::Tensor focused(const at::Tensor& x, const at::Tensor& scale, double power = 3.0);
+
 }  // namespace mhla::nn::functional

@@ -1,5 +1,5 @@
-// The functions as operators, `torch.ops.mhla.*`. They are made of ATen operations, so gradients,
-// devices, autocast and compilation need nothing more.
+// The functions as operators, `torch.ops.mhla.*`. They are made of ATen operations and of the
+// operator itself, so gradients, devices, autocast and compilation need nothing more.
 #include <torch/library.h>
 
 #include "nn/functional/bidirectional.h"
@@ -75,6 +75,7 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       "normed_and_turned(Tensor x, Tensor weight, int heads, int[] grid, bool relu_eps=False, "
       "float eps=1e-6) -> (Tensor, Tensor)",
       TORCH_FN(normed_and_turned));
+  m.def("focused(Tensor x, Tensor scale, float power=3.) -> Tensor", TORCH_FN(f::focused));
   m.def("unit_norm(Tensor x, float eps=1e-6) -> Tensor", TORCH_FN(f::unit_norm));
   m.def("gated_head_norm(Tensor o, Tensor? gate, Tensor weight, float eps=1e-6) -> Tensor",
         TORCH_FN(f::gated_head_norm));

@@ -147,7 +147,15 @@ bool is_plain_cuda(const Tensor& x) {
 std::optional<Tensor> convolve_by_kernel(const Tensor& v, at::IntArrayRef grid,
                                          const Tensor& weight, const std::optional<Tensor>& bias,
                                          const std::optional<Tensor>& addend) {
-  if (!is_plain_cuda(v) || weight.size(0) != v.size(2) * v.size(3)) return std::nullopt;
+  const std::int64_t heads = v.size(2), width = v.size(3);
+  if (!is_plain_cuda(v)) return std::nullopt;
+  if (weight.size(0) == width && heads > 1) {  // shared by the heads: a copy for each of them
+    std::vector<std::int64_t> copies(static_cast<std::size_t>(weight.dim()), 1);
+    copies[0] = heads;
+    return convolve_by_kernel(v, grid, weight.repeat(copies),
+                              bias ? std::optional(bias->repeat({heads})) : bias, addend);
+  }
+  if (weight.size(0) != heads * width) return std::nullopt;
   if (addend && addend->scalar_type() != v.scalar_type()) return std::nullopt;
   const Tensor flat = weight.contiguous();
   // v stands in for the result, which is new and therefore aligned.

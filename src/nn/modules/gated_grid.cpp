@@ -46,8 +46,8 @@ Tensor GatedGridAttention::attend(const Tensor& q, const Tensor& k, const Tensor
 Tensor GatedGridAttention::forward(const Tensor& x) {
   const std::vector<Tensor> qkvo =
       apply_pointwise(qkvo_, x).unflatten(-1, {4, heads_, -1}).unbind(2);
-  const Tensor local = f::grid_convolution(qkvo[2], grid_, lepe_->weight, lepe_->bias);
-  const Tensor o = attend(qkvo[0], qkvo[1], qkvo[2]) + local;
+  const Tensor o = f::grid_convolution(qkvo[2], grid_, lepe_->weight, lepe_->bias,
+                                       attend(qkvo[0], qkvo[1], qkvo[2]));
   return apply_pointwise(proj_, (o * qkvo[3]).flatten(2));
 }
 

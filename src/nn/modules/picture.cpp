@@ -52,9 +52,10 @@ Tensor FocusedAttention::positions() const {
 Tensor FocusedAttention::forward(const Tensor& x) {
   const std::vector<Tensor> qkv = qkv_->forward(x).chunk(3, -1);
   const Tensor q = split_heads(qkv[0], heads_), v = split_heads(qkv[2], heads_);
-  const Tensor k = split_heads(qkv[1] + positions(), heads_);
-  const Tensor o = f::focused_attention(q, k, v, scale_, power_) +
-                   f::grid_convolution(v, grid_, dwc_->weight, dwc_->bias);
+  // Under autocast the projection is 16-bit, and f32 positions would widen what follows.
+  const Tensor k = split_heads(qkv[1] + positions().to(qkv[1].scalar_type()), heads_);
+  const Tensor o = f::grid_convolution(v, grid_, dwc_->weight, dwc_->bias,
+                                       f::focused_attention(q, k, v, scale_, power_));
   return proj_->forward(o.flatten(2));
 }
 
