@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-KNOWN = re.compile(r"Write access at mhla::cuda::sm90::(store_float|copy_async_8|copy_async_16)\(.* in dense_")
+KNOWN = re.compile(r"Write access at mhla::cuda::sm90::(store_float|copy_async_8|copy_async_16)\(")
 
 
 def reports(text: str) -> list[str]:
@@ -30,7 +30,7 @@ def main():
     if "RACECHECK SUMMARY" not in text:
         sys.exit("races: racecheck did not come to its end")
     all_reports = reports(text)
-    unknown = [report for report in all_reports if not KNOWN.search(report)]
+    unknown = [report for report in all_reports if not (KNOWN.search(report) and " in dense_" in report)]
     print("\n".join(unknown[:20]))
     print(f"racecheck: {len(all_reports) - len(unknown)} reports of the known pattern, {len(unknown)} others")
     return 1 if unknown else 0

@@ -113,7 +113,10 @@ __device__ __forceinline__ void load_vector(const NormVector& v, int b, int piec
 
 // Over the lanes of a row, which are a power of two; every one gets the sum, in the same order.
 __device__ __forceinline__ float row_sum(float x, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (step < lanes) x += __shfl_xor_sync(0xffffffffu, x, step);
+  }
   return x;
 }
 

@@ -1,6 +1,7 @@
 // Residual sum, norm, modulation, feature map and rotary turn of a row of tokens: memory-bound, one
 // pass. A row lies in the registers of up to a warp.
 #include <algorithm>
+#include <cstdlib>
 
 #include "mhla/cuda/device/feature_map.cuh"
 #include "mhla/cuda/norm_rows.cuh"
@@ -16,10 +17,16 @@ struct NormArgs {
   NormVector gate, weight, bias, scale, shift, then_weight, then_bias;
   float2* statistics;
   const float *cos, *sin;
-  int rows, tokens, pieces, lanes, head_pieces;
+  int rows, tokens, pieces, lanes, lane_bits, head_pieces;  // lanes = 1 << lane_bits
   float over_width, eps, then_eps;
   Map map;
   bool rms, has_branch, has_plain;
+
+  // The i-th piece of a lane; past the end of the row its last one. full: rows end with a lane.
+  template <bool kFull>
+  __device__ int piece(int lane, int i) const {
+    return kFull ? lane + i * lanes : min(lane + i * lanes, pieces - 1);
+  }
 };
 
 // The pieces of a row that one of its lanes has; past the end of the row its last one again.
@@ -75,13 +82,14 @@ struct RowPlace {
         live(at < a.rows) {}
 };
 
-template <typename TX, typename TY, int kEach>
+// kModulated: see modulates().
+template <typename TX, typename TY, int kEach, bool kModulated>
 __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& place, int lane,
                                          Loaded<TX, TY, kEach>& loaded) {
   constexpr int kC = kChunk<TY>;
   const auto [row, b, n, live] = place;
-  const auto inside = [&](int i) { return lane + i * a.lanes < a.pieces; };
-  const auto piece_of = [&](int i) { return min(lane + i * a.lanes, a.pieces - 1); };
+  const auto inside = [&](int i) { return kModulated || lane + i * a.lanes < a.pieces; };
+  const auto piece_of = [&](int i) { return a.template piece<kModulated>(lane, i); };
   auto& x = loaded.x;
   float v[kEach][kC];
 
@@ -117,7 +125,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
   Piece<TY, kC> scale[kEach], shift[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (a.scale.data) {
+    if (kModulated || a.scale.data) {
       scale[i].load(a.scale.data + b * a.scale.batch, piece_of(i));
       shift[i].load(a.shift.data + b * a.shift.batch, piece_of(i));
     } else {
@@ -151,7 +159,8 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     return rsqrtf(fmaf(row_sum(squares, a.lanes), a.over_width, eps));
   };
   float factor = normalise(mean, a.rms, a.eps);
-  if (a.statistics && live && lane == 0) a.statistics[row] = make_float2(mean, factor);
+  if (!kModulated && a.statistics && live && lane == 0)
+    a.statistics[row] = make_float2(mean, factor);
 
   // Affine, modulation
   float next = 0.f;
@@ -161,17 +170,17 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     float p[kC];
 #pragma unroll
     for (int c = 0; c < kC; ++c) v[i][c] *= factor;
-    if (a.weight.data) {
+    if (!kModulated && a.weight.data) {
       load_vector(a.weight, 0, piece_of(i), p);
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] *= p[c];
     }
-    if (a.bias.data) {
+    if (!kModulated && a.bias.data) {
       load_vector(a.bias, 0, piece_of(i), p);
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] += p[c];
     }
-    if (a.scale.data) {
+    if (kModulated || a.scale.data) {
       float q[kC];
       scale[i].get(p);
       shift[i].get(q);
@@ -189,8 +198,14 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     for (int i = 0; i < kEach; ++i) {
       if (!inside(i)) continue;
       float w[kC], p[kC];
-      load_vector(a.then_weight, 0, piece_of(i), w);
-      load_vector(a.then_bias, 0, piece_of(i), p);
+      if constexpr (kModulated) {
+        Piece<TY, kC> weight, bias;
+        weight.load(a.then_weight.data, piece_of(i)), bias.load(a.then_bias.data, piece_of(i));
+        weight.get(w), bias.get(p);
+      } else {
+        load_vector(a.then_weight, 0, piece_of(i), w);
+        load_vector(a.then_bias, 0, piece_of(i), p);
+      }
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] = fmaf(v[i][c] * factor, w[c], p[c]);
     }
@@ -203,15 +218,15 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
   for (int i = 0; i < kEach; ++i) {
     if (!inside(i)) continue;
     Piece<TY, kC> y;
-    if (!a.map.identity) {
+    if (!kModulated && !a.map.identity) {
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] = feature(a.map, v[i][c]);
     }
-    if (a.has_plain) {
+    if (!kModulated && a.has_plain) {
       y.set(v[i]);
       y.store(a.plain.at(b, n), piece_of(i));
     }
-    if (a.cos) {
+    if (!kModulated && a.cos) {
       constexpr int kPairs = kC / 2;
       const std::int64_t angle = static_cast<std::int64_t>(n) * a.head_pieces * kPairs +
                                  piece_of(i) % a.head_pieces * kPairs;
@@ -231,15 +246,16 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
 }
 
 // A thread block takes row after row; kEach pieces of a row in each of its lanes.
-template <typename TX, typename TY, int kEach>
+template <typename TX, typename TY, int kEach, bool kModulated, bool kRing = true>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
   using Fetched = Ring<TX, TY, kEach>;
-  constexpr int kC = kChunk<TY>, kStages = Fetched::kStages;
-  const int lane = static_cast<int>(threadIdx.x) % a.lanes;
-  const int mine = static_cast<int>(threadIdx.x) / a.lanes, each_block = kThreads / a.lanes;
+  constexpr int kStages = kRing ? Fetched::kStages : 0;
+  const int lane = static_cast<int>(threadIdx.x) & (a.lanes - 1);
+  const int mine = static_cast<int>(threadIdx.x) >> a.lane_bits;
+  const int each_block = kThreads >> a.lane_bits;
   const int first = static_cast<int>(blockIdx.x) * each_block;
   const int step = static_cast<int>(gridDim.x) * each_block;
-  const auto piece_of = [&](int i) { return min(lane + i * a.lanes, a.pieces - 1); };
+  const auto piece_of = [&](int i) { return a.template piece<kModulated>(lane, i); };
 
   if constexpr (kStages == 0) {
     const RowPlace place(a, first + mine);
@@ -250,7 +266,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
     for (int i = 0; i < kEach; ++i) {
       if (a.has_branch) loaded.branch[i].load(a.branch.at(place.b, place.n), piece_of(i));
     }
-    norm_row(a, place, lane, loaded);
+    norm_row<TX, TY, kEach, kModulated>(a, place, lane, loaded);
   } else {
     __shared__ Fetched ring;
     const auto fetch = [&](int stage, int base) {
@@ -275,36 +291,56 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
       ptx::copy_wait<kStages - 1>();
       Loaded<TX, TY, kEach> loaded;
       ring.take(stage, a.has_branch, loaded);
-      norm_row(a, RowPlace(a, base + mine), lane, loaded);
+      norm_row<TX, TY, kEach, kModulated>(a, RowPlace(a, base + mine), lane, loaded);
     }
   }
 }
 
-// Thread blocks that the device holds at a time.
-template <typename TX, typename TY, int kEach>
-std::int64_t resident_blocks() {
-  static const std::int64_t count = [] {
-    int device = 0, processors = 0, blocks = 0;
-    check_call(cudaGetDevice(&device), "cudaGetDevice");
-    check_call(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-               "cudaDeviceGetAttribute");
-    void (*kernel)(NormArgs) = norm_kernel<TX, TY, kEach>;
-    check_call(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                   &blocks, reinterpret_cast<const void*>(kernel), kThreads, 0),
-               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    return std::int64_t{processors} * std::max(blocks, 1);
-  }();
-  return count;
+// Thread blocks of a kernel that the device holds at a time.
+std::int64_t resident_blocks(const void* kernel) {
+  int device = 0, processors = 0, blocks = 0;
+  check_call(cudaGetDevice(&device), "cudaGetDevice");
+  check_call(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  check_call(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
+             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return std::int64_t{processors} * std::max(blocks, 1);
+}
+
+// The norms inside a block of DiT: modulated, perhaps normed again, nothing else, and no lane is
+// without a piece. Half of the instructions, which are what a second norm waits for.
+template <typename TY>
+bool modulates(const NormArgs& a, int each) {
+  constexpr DType kType = std::is_same_v<TY, float>  ? DType::f32
+                          : std::is_same_v<TY, bf16> ? DType::bf16
+                                                     : DType::f16;
+  const auto fits = [&](const NormVector& v) { return !v.data || v.type == kType; };
+  return a.scale.data && !a.weight.data && !a.bias.data && !a.statistics && !a.has_plain &&
+         !a.cos && a.map.identity && a.pieces == a.lanes * each && fits(a.then_weight) &&
+         fits(a.then_bias);
+}
+
+template <typename TX, typename TY, int kEach, bool kModulated, bool kRing>
+void launch_kernel(const NormArgs& a, Stream stream) {
+  void (*kernel)(NormArgs) = norm_kernel<TX, TY, kEach, kModulated, kRing>;
+  const int each_block = kThreads / a.lanes;
+  std::int64_t blocks = (a.rows + each_block - 1) / each_block;
+  if constexpr (kRing && Ring<TX, TY, kEach>::kStages > 0) {
+    static const std::int64_t most = resident_blocks(reinterpret_cast<const void*>(kernel));
+    blocks = std::min(blocks, most);
+  }
+  launch(kernel, {blocks}, kThreads, 0, stream, a);
 }
 
 template <typename TX, typename TY, int kEach>
 void launch_norm(const NormArgs& a, Stream stream) {
-  const int each_block = kThreads / a.lanes;
-  std::int64_t blocks = (a.rows + each_block - 1) / each_block;
-  if constexpr (Ring<TX, TY, kEach>::kStages > 0) {
-    blocks = std::min(blocks, resident_blocks<TX, TY, kEach>());
+  static const bool ring = std::getenv("MHLA_NORM_RING") != nullptr;
+  if (modulates<TY>(a, kEach)) {
+    return ring ? launch_kernel<TX, TY, kEach, true, true>(a, stream)
+                : launch_kernel<TX, TY, kEach, true, false>(a, stream);
   }
-  launch(norm_kernel<TX, TY, kEach>, {blocks}, kThreads, 0, stream, a);
+  return ring ? launch_kernel<TX, TY, kEach, false, true>(a, stream)
+              : launch_kernel<TX, TY, kEach, false, false>(a, stream);
 }
 
 template <typename TX, typename TY>
@@ -313,6 +349,7 @@ void run_norm(NormArgs& a, int channels, Stream stream) {
   a.pieces = channels / kChunk<TY>;
   const RowSplit split = split_row<kMost>(a.pieces);
   a.lanes = split.lanes;
+  for (a.lane_bits = 0; 1 << a.lane_bits < a.lanes;) ++a.lane_bits;
   if (a.cos) a.head_pieces /= kChunk<TY>;
   if constexpr (kMost == 16) {
     if (split.each > 12) return launch_norm<TX, TY, 16>(a, stream);
