@@ -7,16 +7,18 @@ from operator import index
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from . import _library  # noqa: F401  (registers torch.ops.mhla)
 from .layout import Grid, Layout, Sequence, check
 
-_forward = torch.ops.mhla.forward.default  # without the search for an overload at every call
+_attention = torch.ops.mhla.attention.default  # without the search for an overload at every call
+_forward = torch.ops.mhla.forward.default
 _NARROW = (torch.bfloat16, torch.float16)
 
 
-def _options(layout, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
-    text = f"{layout.cut_words()} mask={mask} normalizer={normalizer} feature_map={feature_map}"
+def _options(cut, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
+    text = f"{cut} mask={mask} normalizer={normalizer} feature_map={feature_map}"
     if scale != 1.0:
         text += f" scale={float(scale)!r}"
     if eps is not None:
@@ -46,21 +48,25 @@ def _refuse_others(**tensors) -> None:
 
 
 def _arguments(
-    q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
-):
+    q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
+    grid_as_numbers=False,
+):  # fmt: skip
     # NOTE: every microsecond here is one of each layer; the good case is one line.
-    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(mixing, Tensor)):
+    if not (
+        isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(mixing, Tensor)
+        and isinstance(layout, (Grid, Sequence))
+    ):  # fmt: skip
         _refuse_others(q=q, k=k, v=v, mixing=mixing)
-    check(layout)
+        check(layout)
     if mixing.dtype in _NARROW:
         mixing = mixing.float()
-    sizes = layout.sizes
+    sizes, cut = (layout.sizes, layout.cut_words()) if grid_as_numbers else ((), layout._text)
     if cu_seqlens is not None:
         sizes = _lengths(cu_seqlens, layout, q.shape[1])
     sizes_k = ()
     if layout_k is not None:
         sizes_k = [k.shape[1]] if isinstance(layout_k, Sequence) else layout_k.sizes
-    options = _options(layout, layout_k, mask, normalizer, feature_map, scale, eps)
+    options = _options(cut, layout_k, mask, normalizer, feature_map, scale, eps)
     return q, k, v, mixing, q_den, k_den, sizes, sizes_k, options
 
 
@@ -111,10 +117,16 @@ def attention(
     Returns:
         `[B, Nq, H, Dv]`
     """
+    # A graph in which the grid is numbers serves all resolutions.
+    numbers = local is not None or is_compiling()
     arguments = _arguments(
-        q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens
-    )
+        q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
+        numbers,
+    )  # fmt: skip
     if local is None:
+        q, k, v, mixing, q_den, k_den, sizes, sizes_k, options = arguments
+        if q_den is None and k_den is None and not sizes and not sizes_k and not numbers:
+            return _attention(q, k, v, mixing, options)
         return _forward(*arguments)
     if not isinstance(layout, Grid) or layout_k is not None:
         raise ValueError("[mhla.attention] local: needs a Grid layout of both q and k")

@@ -46,6 +46,8 @@ class _Cut:
             )
         # NOTE: not a field, so it counts neither for equality nor for the hash.
         object.__setattr__(self, "_cut", f"block={_words(self.block)}" if self.block else f"blocks={_words(self.blocks)}")
+        # What a call says of it.
+        object.__setattr__(self, "_text", self.words() if axes > 1 else self._cut)
 
     def cut_words(self, suffix: str = "") -> str:
         """`block=8x8` or `blocks=4x4`, as the library reads it."""

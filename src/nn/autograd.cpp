@@ -21,6 +21,19 @@ using torch::autograd::variable_list;
 // NOTE: a Node of our own: torch::autograd::Function packs what it saves by name and costs twice.
 class AttentionBackward : public torch::autograd::Node {
  public:
+  AttentionBackward(const Tensors& t, c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k,
+                    c10::string_view options)
+      : Node(edges_of(t)),
+        q(t.q, false),
+        k(t.k, false),
+        v(t.v, false),
+        mixing(t.mixing, false),
+        q_den(t.q_den, false),
+        k_den(t.k_den, false),
+        sizes(sizes.begin(), sizes.end()),
+        sizes_k(sizes_k.begin(), sizes_k.end()),
+        options(options.data(), options.size()) {}
+
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
     variable_list results(6);
@@ -48,9 +61,21 @@ class AttentionBackward : public torch::autograd::Node {
 
   std::string name() const override { return "MhlaAttentionBackward"; }
 
-  SavedVariable q, k, v, mixing, o, q_den, k_den;
+  SavedVariable q, k, v, mixing, q_den, k_den, o;
   std::vector<c10::SymInt> sizes, sizes_k;
   std::string options;
+
+ private:
+  // NOTE: torch::autograd::collect_next_edges allocates four times for six edges.
+  static torch::autograd::edge_list edges_of(const Tensors& t) {
+    torch::autograd::edge_list edges(6);
+    std::size_t i = 0;
+    for (const Tensor* each : {&t.q, &t.k, &t.v, &t.mixing, &t.q_den, &t.k_den}) {
+      if (each->defined()) edges[i] = torch::autograd::impl::gradient_edge(*each);
+      ++i;
+    }
+    return edges;
+  }
 };
 
 // Older LibTorch shares nodes by std::shared_ptr and has a function that deletes deep graphs.
@@ -81,23 +106,11 @@ Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   if (!torch::autograd::compute_requires_grad(q, k, v, mixing, q_den, k_den)) {
     return below_autograd();
   }
-  const NodePointer pointer = make_node<AttentionBackward>();
-  auto* node = static_cast<AttentionBackward*>(pointer.get());
-  node->set_next_edges(torch::autograd::collect_next_edges(q, k, v, mixing, q_den, k_den));
-  node->q = SavedVariable(q, false);
-  node->k = SavedVariable(k, false);
-  node->v = SavedVariable(v, false);
-  node->mixing = SavedVariable(mixing, false);
-  if (q_den.defined()) {
-    node->q_den = SavedVariable(q_den, false);
-    node->k_den = SavedVariable(k_den, false);
-  }
-  node->sizes.assign(sizes.begin(), sizes.end());
-  node->sizes_k.assign(sizes_k.begin(), sizes_k.end());
-  node->options.assign(options.data(), options.size());
+  const NodePointer node = make_node<AttentionBackward>(Tensors{q, k, v, mixing, q_den, k_den},
+                                                        sizes, sizes_k, options);
   Tensor o = below_autograd();
-  torch::autograd::set_history(o, pointer);
-  node->o = SavedVariable(o, true);
+  torch::autograd::set_history(o, node);
+  static_cast<AttentionBackward*>(node.get())->o = SavedVariable(o, true);
   return o;
 }
 

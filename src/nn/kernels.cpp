@@ -1,6 +1,5 @@
 // The operators on the CPU and on CUDA devices: views, workspace and stream for libmhla.
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cstdlib>
@@ -80,7 +79,6 @@ at::Tensor forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Ten
                    const at::Tensor& mixing_in, const OptionalTensor& q_den_in,
                    const OptionalTensor& k_den_in, at::IntArrayRef sizes, at::IntArrayRef sizes_k,
                    c10::string_view options) {
-  const c10::OptionalDeviceGuard guard(q_in.device());
   const at::Tensor q = rows(q_in), k = rows(k_in), v = rows(v_in), mixing = rows(mixing_in);
   const at::Tensor q_den = or_undefined(q_den_in), k_den = or_undefined(k_den_in);
   const Plan plan = plan_of({q, k, v, mixing, q_den, k_den}, {sizes, sizes_k, options});
@@ -102,7 +100,6 @@ Gradients backward(const at::Tensor& d_o_in, const at::Tensor& q_in, const at::T
                    const OptionalTensor& q_den_in, const OptionalTensor& k_den_in,
                    at::IntArrayRef sizes, at::IntArrayRef sizes_k, c10::string_view options,
                    std::array<bool, 6> wanted) {
-  const c10::OptionalDeviceGuard guard(q_in.device());
   const at::Tensor q = rows(q_in), k = rows(k_in), v = rows(v_in), mixing = rows(mixing_in);
   const at::Tensor q_den = or_undefined(q_den_in), k_den = or_undefined(k_den_in);
   const at::Tensor d_o = d_o_in.stride(-1) == 1 || d_o_in.size(-1) <= 1 ? d_o_in
@@ -168,7 +165,6 @@ OptionalTensor forward_with_local(const Tensors& tensors, const Description& des
   for (const at::Tensor* x : {&tensors.q, &tensors.k, &tensors.v}) {
     if (x->stride(-1) != 1) return std::nullopt;
   }
-  const c10::OptionalDeviceGuard guard(tensors.q.device());
   const Plan plan = plan_of(tensors, description);
   const auto kernel = kernel_of(weight);
   if (!plan.adds_local(kernel)) return std::nullopt;

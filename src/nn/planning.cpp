@@ -138,11 +138,14 @@ std::string problem_text(const Tensors& t, const Description& d) {
   expect_rank("k", t.k);
   expect_rank("v", t.v);
   const std::int64_t nq = t.q.size(1), nk = t.k.size(1);
+  const std::string_view words(d.options.data(), d.options.size());
   std::string text;
-  append_sizes(text, d.sizes.empty() ? at::IntArrayRef(nq) : d.sizes, axes_of(d.options, ""), "");
-  const bool keys_differ = !d.sizes_k.empty() ||
-                           std::string_view(d.options.data(), d.options.size()).find("_k=") !=
-                               std::string_view::npos;
+  const bool says_grid = words.starts_with("grid=") ||
+                         words.find(" grid=") != std::string_view::npos;
+  if (!d.sizes.empty() || !says_grid) {
+    append_sizes(text, d.sizes.empty() ? at::IntArrayRef(nq) : d.sizes, axes_of(d.options, ""), "");
+  }
+  const bool keys_differ = !d.sizes_k.empty() || words.find("_k=") != std::string_view::npos;
   if (keys_differ) {
     append_sizes(text, d.sizes_k.empty() ? at::IntArrayRef(nk) : d.sizes_k,
                  axes_of(d.options, "_k"), "_k");
@@ -158,7 +161,7 @@ std::string problem_text(const Tensors& t, const Description& d) {
   add("device", to_string(device_of(t.q.device())));
   if (t.mixing.dim() == 3) add("mixing_per_head", "true");
   if (t.q_den.defined()) add("separate_denominator", "true");
-  text.append(d.options.data(), d.options.size());
+  text += words;
   return text;
 }
 

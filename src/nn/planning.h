@@ -10,8 +10,8 @@
 namespace mhla::nn {
 
 // What a call says besides its tensors. `sizes` holds the tokens per axis of every sequence, one
-// after another; empty means one sequence as long as q. `options` are words of parse_problem:
-// `block=8x8 mask=causal`.
+// after another; empty means what `grid=` of the options says, or one sequence as long as q.
+// `options` are words of parse_problem: `block=8x8 mask=causal`.
 struct Description {
   at::IntArrayRef sizes, sizes_k;
   c10::string_view options;

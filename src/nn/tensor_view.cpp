@@ -1,5 +1,7 @@
 #include "nn/tensor_view.h"
 
+#include <algorithm>
+
 #include "mhla/error.h"
 
 namespace mhla::nn {
@@ -42,10 +44,8 @@ TensorView view_of(const at::Tensor& tensor) {
   view.dtype = dtype_of(tensor.scalar_type());
   view.device = device_of(tensor.device());
   view.rank = static_cast<int>(tensor.dim());
-  for (int i = 0; i < view.rank; ++i) {
-    view.shape[i] = tensor.size(i);
-    view.strides[i] = tensor.stride(i);
-  }
+  std::ranges::copy(tensor.sizes(), view.shape.begin());
+  std::ranges::copy(tensor.strides(), view.strides.begin());
   return view;
 }
 

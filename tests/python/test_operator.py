@@ -78,6 +78,7 @@ def test_opcheck_finds_nothing(device):
     mixing = weights(4, device).requires_grad_()
     arguments = (q, k, v, mixing, None, None, [8, 8], [], "block=4x4")
     torch.library.opcheck(torch.ops.mhla.forward, arguments)
+    torch.library.opcheck(torch.ops.mhla.attention, (q, k, v, mixing, "grid=8x8 block=4x4"))
     o = torch.ops.mhla.forward(*arguments).detach()
     torch.library.opcheck(
         torch.ops.mhla.backward,
@@ -125,13 +126,31 @@ def test_compiles_once_for_all_lengths(device):
     assert len(compiled) == first
 
 
-def test_exports(device):
+def test_compiles_once_more_for_all_resolutions(device):
+    torch._dynamo.reset()
+    compiled = []
+
+    @torch.compile(fullgraph=True, backend=lambda graph, _: compiled.append(graph) or graph)
+    def call(q, k, v, mixing, layout):
+        return mhla.attention(q, k, v, mixing, layout=layout)
+
+    for side in (8, 12, 16, 20):
+        layout = mhla.Grid((side, side), block=(4, 4))
+        arguments = (*inputs(side * side, device=device), weights(layout.count(), device))
+        assert torch.equal(call(*arguments, layout), mhla.attention(*arguments, layout=layout))
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exports(device, strict):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v, mixing):
             return mhla.attention(q, k, v, mixing, layout=mhla.Grid((8, 8), block=(4, 4)))
 
     arguments = (*inputs(64, device=device), weights(4, device))
-    program = torch.export.export(Layer(), arguments)
+    program = torch.export.export(Layer(), arguments, strict=strict)
+    calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert calls == [torch.ops.mhla.forward.default]
     assert torch.equal(program.module()(*arguments), Layer()(*arguments))
 
 
