@@ -36,7 +36,9 @@ struct ForwardInputs {
   TensorView q;           // [B, Nq, H, dk]
   TensorView k;           // [B, Nk, H, dk]
   TensorView v;           // [B, Nk, H, dv]
-  TensorView mixing;      // f32 [Mq, Mk] or [H, Mq, Mk]; 1-D layouts may use a leading part of it
+  // f32 [Mq, Mk] or [H, Mq, Mk]; 1-D layouts may use a leading part of it. Of the inputs' 16-bit
+  // type where Plan::reads_narrow_mixing.
+  TensorView mixing;
   TensorView q_den = {};  // [B, Nq, H, dk], with Problem::separate_denominator
   TensorView k_den = {};  // [B, Nk, H, dk]
   LocalTerm local = {};   // optional, where Plan::adds_local

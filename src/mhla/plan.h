@@ -47,6 +47,9 @@ class Plan {
   // Whether forward takes a LocalTerm of this many tokens along each axis (1 in front for axes that
   // the grid lacks); where not, the caller adds it.
   bool adds_local(const std::array<std::int64_t, 3>& kernel) const;
+  // Whether forward takes a mixing matrix of the inputs' 16-bit type, with tensors whose rows begin
+  // on 16 bytes.
+  bool reads_narrow_mixing() const;
   std::string explain() const;  // for people
   const PlanData& data() const { return *data_; }
 

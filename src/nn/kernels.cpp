@@ -140,6 +140,14 @@ std::array<std::int64_t, 3> kernel_of(const at::Tensor& weight) {
   return kernel;
 }
 
+bool begins_on_16_bytes(const at::Tensor& x) {
+  bool fits = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
+  for (std::int64_t axis = 0; axis + 1 < x.dim(); ++axis) {
+    fits = fits && x.stride(axis) * x.element_size() % 16 == 0;
+  }
+  return fits;
+}
+
 std::string explain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const at::Tensor& mixing, const OptionalTensor& q_den,
                     const OptionalTensor& k_den, at::IntArrayRef sizes, at::IntArrayRef sizes_k,
@@ -168,11 +176,15 @@ OptionalTensor forward_with_local(const Tensors& tensors, const Description& des
   const Plan plan = plan_of(tensors, description);
   const auto kernel = kernel_of(weight);
   if (!plan.adds_local(kernel)) return std::nullopt;
-  const at::Tensor mixing = rows(tensors.mixing), q_den = rows(tensors.q_den),
-                   k_den = rows(tensors.k_den);
+  const at::Tensor q_den = rows(tensors.q_den), k_den = rows(tensors.k_den);
   const at::Tensor taps = weight.contiguous().flatten(1);
   const at::Tensor own_bias = bias.defined() ? bias.contiguous() : bias;
   at::Tensor o = at::empty(tensors.v.sizes(), tensors.v.options());
+  const bool narrow = tensors.mixing.scalar_type() == type && plan.reads_narrow_mixing() &&
+                      begins_on_16_bytes(tensors.q) && begins_on_16_bytes(tensors.k) &&
+                      begins_on_16_bytes(tensors.v) && begins_on_16_bytes(o);
+  const bool low = tensors.mixing.element_size() == 2 && !narrow;
+  const at::Tensor mixing = rows(low ? tensors.mixing.to(at::kFloat) : tensors.mixing);
   const CallWorkspace workspace(o.device(), plan.forward_workspace());
   mhla::forward(plan,
                 {.q = view_of(tensors.q),

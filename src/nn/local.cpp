@@ -26,13 +26,10 @@ bool is_plain(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor ops::forward_and_local(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const at::Tensor& mixing_in, const OptionalTensor& q_den,
+                                  const at::Tensor& mixing, const OptionalTensor& q_den,
                                   const OptionalTensor& k_den, at::IntArrayRef sizes,
                                   c10::string_view options, const at::Tensor& weight,
                                   const OptionalTensor& bias) {
-  const at::ScalarType given = mixing_in.scalar_type();
-  const bool low = given == at::kBFloat16 || given == at::kHalf;
-  const at::Tensor mixing = low ? mixing_in.to(at::kFloat) : mixing_in;
   const at::Tensor qd = q_den.value_or(at::Tensor()), kd = k_den.value_or(at::Tensor());
   const at::Tensor b = bias.value_or(at::Tensor());
   bool plain = !at::autocast::is_autocast_enabled(q.device().type());
@@ -45,9 +42,12 @@ at::Tensor ops::forward_and_local(const at::Tensor& q, const at::Tensor& k, cons
     if (done) return *done;
   }
   const std::vector<c10::SymInt> grid(sizes.begin(), sizes.end());
+  const at::ScalarType given = mixing.scalar_type();
+  const bool low = given == at::kBFloat16 || given == at::kHalf;
   return functional::grid_convolution(
       v, sizes, weight, bias,
-      ops::forward(q, k, v, mixing, q_den, k_den, grid, std::vector<c10::SymInt>(), options));
+      ops::forward(q, k, v, low ? mixing.to(at::kFloat) : mixing, q_den, k_den, grid,
+                   std::vector<c10::SymInt>(), options));
 }
 
 }  // namespace mhla::nn

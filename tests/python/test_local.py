@@ -79,6 +79,11 @@ def test_one_call_is_the_operator_and_the_convolution(
     with torch.no_grad():
         got = mhla.attention(q, k, v, mixing, local=(weight, bias), **options)
         again = mhla.attention(q, k, v, mixing, local=(weight, bias), **options)
+        rounded = mixing.to(dtype)  # a network in 16 bits has its weights so
+        narrow, wide = (
+            mhla.attention(q, k, v, m, local=(weight, bias), **options) for m in (rounded, rounded.float())
+        )
+        assert torch.equal(narrow, wide)
         naive = composed(q, k, v, mixing, weight, bias, **options)
     assert got.dtype == dtype and torch.equal(got, again)
     limit = {torch.float64: 1e-13, torch.float32: 1e-6}.get(dtype) or 2 * norm_error(naive, wanted)

@@ -42,7 +42,7 @@ bool overlaps_itself(const TensorView& view) {
 }
 
 void check_mixing(const char* where, const char* label, const TensorView& view,
-                  const Problem& problem, Access access) {
+                  const Problem& problem, Access access, bool may_be_narrow = false) {
   const std::int64_t rows = problem.layout.mixing_size(), cols = problem.keys().mixing_size();
   const int rank = problem.mixing_per_head ? 3 : 2;
   const std::string expected = problem.mixing_per_head ? shape_text({problem.heads, rows, cols})
@@ -65,7 +65,8 @@ void check_mixing(const char* where, const char* label, const TensorView& view,
                                   : "");
   }
   const bool f64_allowed = problem.dtype == DType::f64;
-  if (view.dtype != DType::f32 && !(f64_allowed && view.dtype == DType::f64)) {
+  const bool narrow = may_be_narrow && view.dtype == problem.dtype;
+  if (view.dtype != DType::f32 && !(f64_allowed && view.dtype == DType::f64) && !narrow) {
     fail(where, label, ": expected f32", f64_allowed ? " or f64" : "", ", got ", name(view.dtype));
   }
   if (view.device != problem.device) {
@@ -198,7 +199,7 @@ void check_forward(const Plan& plan, const ForwardInputs& in, const ForwardOutpu
   check_tensor(where, "k", in.k, p, nk, p.dk, Access::read);
   check_tensor(where, "v", in.v, p, nk, p.dv, Access::read);
   check_denominator_inputs(where, in.q_den, in.k_den, p);
-  check_mixing(where, "mixing", in.mixing, p, Access::read);
+  check_mixing(where, "mixing", in.mixing, p, Access::read, plan.reads_narrow_mixing());
   check_local(where, in.local, plan);
   check_tensor(where, "o", out.o, p, nq, p.dv, Access::write);
   check_distinct(where, {{"o", &out.o}},

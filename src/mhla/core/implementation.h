@@ -42,6 +42,8 @@ struct Implementation {
   std::string (*kernels)(const Problem& problem) = nullptr;
   // Optional: Plan::adds_local of a grid on which q and k are the same tokens.
   bool (*adds_local)(const Problem& problem, const std::array<std::int64_t, 3>& kernel) = nullptr;
+  // Optional: Plan::reads_narrow_mixing.
+  bool (*reads_narrow_mixing)(const Problem& problem) = nullptr;
   // Why the planner never chooses it unasked; null: it may.
   const char* only_by_name = nullptr;
 };

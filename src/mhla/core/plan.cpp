@@ -120,6 +120,11 @@ bool Plan::adds_local(const std::array<std::int64_t, 3>& kernel) const {
   return data_->implementation->adds_local(problem(), kernel);
 }
 
+bool Plan::reads_narrow_mixing() const {
+  const auto reads = data_->implementation->reads_narrow_mixing;
+  return reads != nullptr && reads(problem());
+}
+
 std::string Plan::explain() const {
   const Problem& p = problem();
   std::string out = "problem    " + p.to_string() + "\n";

@@ -23,6 +23,7 @@ struct Outcome {
   Agreement worst;
   std::string tensor;              // where the worst agreement was: "o", "d_q"
   std::vector<std::string> wrong;  // empty: passed
+  bool faulty = false;             // wrong in more than values past their tolerance
 };
 
 // Forward and backward, twice: values, unread inputs, untouched surroundings, repeatable bits.

@@ -53,6 +53,11 @@ class Collector {
     if (options_.progress) options_.progress(++done_, total_);
   }
 
+  void redrawn() {
+    const std::lock_guard lock(mutex_);
+    ++report_.redrawn;
+  }
+
   Report finish() {
     for (const auto& entry : forms_) report_.forms.push_back(entry.second);
     std::sort(report_.failures.begin(), report_.failures.end(),
@@ -78,9 +83,9 @@ Outcome guarded(Trial trial, const std::function<void()>& on_device_error = {}) 
     return trial();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::device && on_device_error) on_device_error();
-    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}, .faulty = true};
   } catch (const std::exception& error) {
-    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}, .faulty = true};
   }
 }
 
@@ -105,10 +110,32 @@ Planned plan_for(const Subject& subject, const Case& c) {
 struct Jury {
   const std::vector<Subject>& subjects;
   bool streaming, heavy_on_cpu;
+  bool redraws;                 // see by_three_draws
   std::mutex accelerator = {};  // one case at a time there
   // A kernel that faults takes the device with it: which case that was, for those that follow.
   std::string lost_in = {};
 };
+
+// The naive error, of which the limit is twice, is drawn with the values and may be small by luck.
+// So a 16-bit run past its limit, and wrong in nothing else, is drawn twice more: the median
+// counts.
+template <typename Trial>  // Outcome(const Case&, const Truth&)
+Outcome by_three_draws(const Case& c, const Outcome& first, Collector& collector, Trial trial) {
+  std::vector<Outcome> draws = {first};
+  Options three;
+  three.seeds = 3;
+  for (const std::uint64_t seed : seeds_of(c, three)) {
+    if (seed == c.seed) continue;
+    Case drawn = c;
+    drawn.seed = seed;
+    draws.push_back(trial(drawn, truth_of(drawn)));
+    if (draws.back().faulty) return draws.back();
+  }
+  std::sort(draws.begin(), draws.end(),
+            [](const Outcome& a, const Outcome& b) { return a.worst.ratio < b.worst.ratio; });
+  collector.redrawn();
+  return draws[1];
+}
 
 struct Tried {
   bool somewhere = false, too_heavy = false;
@@ -132,14 +159,20 @@ Tried try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     if (!planned.plan && planned.error.empty()) continue;
     tried = true;
     if (!on_cpu && !jury.lost_in.empty()) {
-      collector.record(
-          c, c.form, subject.name,
-          {.worst = {}, .tensor = "", .wrong = {"the device was lost in: " + jury.lost_in}});
+      collector.record(c, c.form, subject.name,
+                       {.worst = {},
+                        .tensor = "",
+                        .wrong = {"the device was lost in: " + jury.lost_in},
+                        .faulty = true});
       continue;
     }
     const auto trial = [&] {
       if (!planned.plan) fail("verify", planned.error);
-      return try_case(c, the_truth(), subject, *planned.plan);
+      const Outcome first = try_case(c, the_truth(), subject, *planned.plan);
+      if (!jury.redraws || !truth->naive || first.wrong.empty() || first.faulty) return first;
+      return by_three_draws(c, first, collector, [&](const Case& drawn, const Truth& its_truth) {
+        return try_case(drawn, its_truth, subject, *planned.plan);
+      });
     };
     collector.record(c, c.form, subject.name, guarded(trial, [&] { jury.lost_in = c.name; }));
   }
@@ -155,7 +188,7 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Case> all = selected_cases(options);
   Collector collector(options, all.size());
-  Jury jury{subjects, streaming, options.heavy};
+  Jury jury{subjects, streaming, options.heavy, !options.seed && options.seeds == 1};
   std::atomic<std::size_t> next = 0;
   std::exception_ptr failure;  // of the jury itself, out of memory for example
   std::mutex failing;

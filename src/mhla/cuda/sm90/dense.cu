@@ -161,6 +161,7 @@ bool run_positions(const PlanData& data, const ForwardInputs& inputs, const Forw
   if (args.items == 0) return true;
   if (!position_tensors(args, inputs, outputs.o)) return false;
   args.dense = dense;
+  args.narrow_mixing = inputs.mixing.dtype == DType::f32 ? nullptr : inputs.mixing.data;
   args.tap_weight = inputs.local.weight.data;
   args.tap_bias = inputs.local.bias.data;
   launch_dense_position(data.problem.dtype, has_shared_rows(data.problem), args, stream);
@@ -272,6 +273,11 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.column_z = row_tensor(inputs.v);
   args.out_z = row_tensor(outputs.o);
   if (run_positions(data, inputs, outputs, args, stream)) return;
+  if (inputs.mixing.dtype != DType::f32) {
+    fail(ErrorCode::unsupported, "forward",
+         "mixing: expected f32 beside tensors whose rows do not ", "begin on 16 bytes, got ",
+         name(inputs.mixing.dtype));
+  }
   if (!run_short(data, inputs, outputs, args, workspace, stream)) {
     if (shared) {
       shared->other.implementation->forward(shared->other, inputs, outputs, workspace, stream);
@@ -468,7 +474,8 @@ constexpr Implementation kDense{.name = "cuda.dense",
                                 .backward = backward,
                                 .prepare = prepare,
                                 .kernels = kernels,
-                                .adds_local = serves_local};
+                                .adds_local = serves_local,
+                                .reads_narrow_mixing = serves_positions};
 
 }  // namespace
 

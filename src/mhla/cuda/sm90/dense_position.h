@@ -79,6 +79,7 @@ struct PositionArgs : ShortArgs {  // maps[.][0] only, boxes of 64 tokens, of 16
   PositionSteps steps[4];          // q, k, v, o
   int block_width, block_height;   // tokens
   int across, down;                // blocks
+  const void* narrow_mixing;       // instead of dense.mixing, in the type of v; or null
   const void* tap_weight;          // [H * dv][kTaps], in the type of v; null: no local term
   const void* tap_bias;            // [H * dv], or null
 };

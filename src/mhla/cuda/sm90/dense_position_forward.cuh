@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(
       return compute_local(args, shared);
     }
   }
-  const PositionWeights weights(args.dense);
+  const PositionWeights weights = PositionWeights::of<T>(args);
   __syncthreads();
   take_registers<kTeam.registers()>();
   if constexpr (kTeam.quarters()) {

@@ -11,16 +11,24 @@ namespace mhla::cuda::sm90 {
 struct PositionWeights {
   float at[2][2][2];  // [row of the two][upper eight blocks][column of the two]
 
-  __device__ __forceinline__ explicit PositionWeights(const DenseArgs& args) {
+  template <typename T>
+  static __device__ __forceinline__ PositionWeights of(const PositionArgs& args) {
+    const auto* narrow = static_cast<const std::uint16_t*>(args.narrow_mixing);
     const int lane = threadIdx.x % 32;
+    PositionWeights weights;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int i = lane / 4 + n / 4 * 8, j = n / 2 % 2 * 8 + lane % 4 * 2 + n % 2;
-      at[n / 4][n / 2 % 2][n % 2] = args.seen == Seen::all || j <= i
-                                        ? __ldg(args.mixing + i * args.mixing_row_stride +
-                                                j * args.mixing_column_stride)
-                                        : 0.f;
+      const int place = i * args.dense.mixing_row_stride + j * args.dense.mixing_column_stride;
+      float& weight = weights.at[n / 4][n / 2 % 2][n % 2];
+      if (args.dense.seen != Seen::all && j > i) {
+        weight = 0.f;
+      } else {
+        weight = narrow != nullptr ? to_float(T{__ldg(narrow + place)})
+                                   : __ldg(args.dense.mixing + place);
+      }
     }
+    return weights;
   }
   template <int kSize>
   __device__ __forceinline__ void apply(float (&s)[kSize]) const {
