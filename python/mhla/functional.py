@@ -49,7 +49,7 @@ def _refuse_others(**tensors) -> None:
 
 def _arguments(
     q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
-    grid_as_numbers=False,
+    grid_as_numbers=False, narrow_mixing=False,
 ):  # fmt: skip
     # NOTE: every microsecond here is one of each layer; the good case is one line.
     if not (
@@ -58,7 +58,7 @@ def _arguments(
     ):  # fmt: skip
         _refuse_others(q=q, k=k, v=v, mixing=mixing)
         check(layout)
-    if mixing.dtype in _NARROW:
+    if not narrow_mixing and mixing.dtype in _NARROW:
         mixing = mixing.float()
     sizes, cut = (layout.sizes, layout.cut_words()) if grid_as_numbers else ((), layout._text)
     if cu_seqlens is not None:
@@ -121,7 +121,7 @@ def attention(
     numbers = local is not None or is_compiling()
     arguments = _arguments(
         q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
-        numbers,
+        numbers, local is not None,  # forward_and_local widens the matrix where no kernel reads 16 bits
     )  # fmt: skip
     if local is None:
         q, k, v, mixing, q_den, k_den, sizes, sizes_k, options = arguments

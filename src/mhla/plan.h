@@ -14,6 +14,8 @@ namespace mhla {
 
 struct Implementation;  // core/implementation.h
 struct PlanData;
+struct ForwardInputs;  // mhla.h
+struct ForwardOutputs;
 
 struct Cost {
   double forward_flops = 0;  // multiply and add counted apart
@@ -47,9 +49,9 @@ class Plan {
   // Whether forward takes a LocalTerm of this many tokens along each axis (1 in front for axes that
   // the grid lacks); where not, the caller adds it.
   bool adds_local(const std::array<std::int64_t, 3>& kernel) const;
-  // Whether forward takes a mixing matrix of the inputs' 16-bit type, with tensors whose rows begin
-  // on 16 bytes.
-  bool reads_narrow_mixing() const;
+  // Whether forward, with q, k, v and o as they lie in memory here, takes a mixing matrix of their
+  // 16-bit type; the matrix itself is not looked at.
+  bool reads_narrow_mixing(const ForwardInputs& inputs, const ForwardOutputs& outputs) const;
   std::string explain() const;  // for people
   const PlanData& data() const { return *data_; }
 

@@ -1,12 +1,10 @@
 // Gradients, autocast, and what is refused: double backward and vmap.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
+#include "nn/once.h"
 #include "nn/operators.h"
 
 namespace mhla::nn {
@@ -78,19 +76,6 @@ class AttentionBackward : public torch::autograd::Node {
   }
 };
 
-// Older LibTorch shares nodes by std::shared_ptr and has a function that deletes deep graphs.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <typename T, typename Pointer = NodePointer, typename... Arguments>
-Pointer make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return Pointer(new T(std::forward<Arguments>(arguments)...),
-                   [](auto* each) { deleteNode(each); });
-  } else {
-    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
-  }
-}
-
 Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
                const OptionalTensor& q_den_in, const OptionalTensor& k_den_in,
                c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options) {
@@ -114,10 +99,6 @@ Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   return o;
 }
 
-constexpr const char* kNotTwice =
-    "[mhla.attention] double backward is not supported: the gradient of the operator's gradient "
-    "was asked for (create_graph=True); detach the first gradient";
-
 Gradients backward(const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& mixing, const Tensor& o, const OptionalTensor& q_den,
                    const OptionalTensor& k_den, c10::SymIntArrayRef sizes,
@@ -127,12 +108,12 @@ Gradients backward(const Tensor& d_o, const Tensor& q, const Tensor& k, const Te
     const at::AutoDispatchBelowADInplaceOrView below;
     return ops::backward(d_o, q, k, v, mixing, o, q_den, k_den, sizes, sizes_k, options, wanted);
   }();
-  const Tensor qd = q_den.value_or(Tensor()), kd = k_den.value_or(Tensor());
-  if (!torch::autograd::compute_requires_grad(d_o, q, k, v, mixing, o, qd, kd)) return d;
-  // A node that throws when it is reached: only then the gradient of the gradient is needed.
-  const NodePointer node = make_node<torch::autograd::Error>(
-      kNotTwice, torch::autograd::collect_next_edges(d_o, q, k, v, mixing, o, qd, kd));
-  std::apply([&node](auto&... each) { (torch::autograd::set_history(each, node), ...); }, d);
+  std::apply(
+      [&](const auto&... each) {
+        refuse_twice("attention", {each...},
+                     {d_o, q, k, v, mixing, o, q_den.value_or(Tensor()), k_den.value_or(Tensor())});
+      },
+      d);
   return d;
 }
 

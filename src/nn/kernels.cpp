@@ -2,10 +2,13 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 
 #include "mhla/error.h"
+#include "mhla/token_maps.h"
 #include "nn/operators.h"
 #include "nn/planning.h"
 #include "nn/stream.h"
@@ -130,22 +133,25 @@ Gradients backward(const at::Tensor& d_o_in, const at::Tensor& q_in, const at::T
   return d;
 }
 
-// The kernel of a convolution whose weight is [H * dv, 1, k, k(, k)], with 1 in front.
-std::array<std::int64_t, 3> kernel_of(const at::Tensor& weight) {
-  std::array<std::int64_t, 3> kernel{1, 1, 1};
-  const std::int64_t axes = weight.dim() - 2;
-  for (std::int64_t i = 0; i < axes; ++i) {
-    kernel[static_cast<std::size_t>(3 - axes + i)] = weight.size(2 + i);
-  }
-  return kernel;
+// Two or three extents, with 1 in front.
+std::array<std::int64_t, 3> three_axes(at::IntArrayRef extents) {
+  std::array<std::int64_t, 3> all{1, 1, 1};
+  std::copy(extents.begin(), extents.end(), all.end() - static_cast<int>(extents.size()));
+  return all;
 }
 
-bool begins_on_16_bytes(const at::Tensor& x) {
-  bool fits = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
-  for (std::int64_t axis = 0; axis + 1 < x.dim(); ++axis) {
-    fits = fits && x.stride(axis) * x.element_size() % 16 == 0;
-  }
-  return fits;
+// On a GPU tensors that the kernel with a local term does not take are served by two, the second of
+// which has demands of its own.
+bool can_add_local(const ForwardInputs& in, const ForwardOutputs& out, at::IntArrayRef grid) {
+  if (out.o.device.kind != Device::Kind::cuda) return true;
+  return refusal(GridConvolution{.input = in.v,
+                                 .output = out.o,
+                                 .addend = out.o,
+                                 .weight = in.local.weight,
+                                 .bias = in.local.bias,
+                                 .grid = three_axes(grid),
+                                 .kernel = in.local.kernel})
+      .empty();
 }
 
 std::string explain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -174,27 +180,30 @@ OptionalTensor forward_with_local(const Tensors& tensors, const Description& des
     if (x->stride(-1) != 1) return std::nullopt;
   }
   const Plan plan = plan_of(tensors, description);
-  const auto kernel = kernel_of(weight);
+  const auto kernel = three_axes(weight.sizes().slice(2));
   if (!plan.adds_local(kernel)) return std::nullopt;
   const at::Tensor q_den = rows(tensors.q_den), k_den = rows(tensors.k_den);
   const at::Tensor taps = weight.contiguous().flatten(1);
   const at::Tensor own_bias = bias.defined() ? bias.contiguous() : bias;
   at::Tensor o = at::empty(tensors.v.sizes(), tensors.v.options());
-  const bool narrow = tensors.mixing.scalar_type() == type && plan.reads_narrow_mixing() &&
-                      begins_on_16_bytes(tensors.q) && begins_on_16_bytes(tensors.k) &&
-                      begins_on_16_bytes(tensors.v) && begins_on_16_bytes(o);
-  const bool low = tensors.mixing.element_size() == 2 && !narrow;
-  const at::Tensor mixing = rows(low ? tensors.mixing.to(at::kFloat) : tensors.mixing);
+  at::Tensor mixing = rows(tensors.mixing);
+  ForwardInputs inputs{
+      .q = view_of(tensors.q),
+      .k = view_of(tensors.k),
+      .v = view_of(tensors.v),
+      .mixing = view_of(mixing),
+      .q_den = view_of(q_den),
+      .k_den = view_of(k_den),
+      .local = {.weight = view_of(taps), .bias = view_of(own_bias), .kernel = kernel}};
+  const ForwardOutputs outputs{.o = view_of(o)};
+  if (!can_add_local(inputs, outputs, description.sizes)) return std::nullopt;
+  if (mixing.element_size() == 2 &&
+      (mixing.scalar_type() != type || !plan.reads_narrow_mixing(inputs, outputs))) {
+    mixing = mixing.to(at::kFloat);
+    inputs.mixing = view_of(mixing);
+  }
   const CallWorkspace workspace(o.device(), plan.forward_workspace());
-  mhla::forward(plan,
-                {.q = view_of(tensors.q),
-                 .k = view_of(tensors.k),
-                 .v = view_of(tensors.v),
-                 .mixing = view_of(mixing),
-                 .q_den = view_of(q_den),
-                 .k_den = view_of(k_den),
-                 .local = {.weight = view_of(taps), .bias = view_of(own_bias), .kernel = kernel}},
-                {.o = view_of(o)}, workspace.get(), current_stream(o.device()));
+  mhla::forward(plan, inputs, outputs, workspace.get(), current_stream(o.device()));
   return o;
 }
 

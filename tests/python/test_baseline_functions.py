@@ -7,6 +7,7 @@ import naive_attention as naive
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import needs_cuda
 
 ops = torch.ops.mhla
 
@@ -203,7 +204,7 @@ BIDIRECTIONAL = {
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 36, 101])
 @pytest.mark.parametrize("name", BIDIRECTIONAL)
-def test_f32_equals_the_definition_at_any_length(name, tokens):
+def test_f32_equals_the_definition_at_any_length(name, tokens, device):
     """Linear ones go through the attention operator."""
     ours, definition = BIDIRECTIONAL[name]
     if name in ("rala", "mala"):
@@ -211,29 +212,145 @@ def test_f32_equals_the_definition_at_any_length(name, tokens):
         ours, definition = (lambda q, k, v, f=f: f(q, k, v, grid) for f in (getattr(ops, name), getattr(naive, name)))
     shapes = [(2, tokens, 3, 32)] * 3
     inputs = [t.requires_grad_() for t in tensors(*shapes)]
-    single = [t.detach().float().requires_grad_() for t in inputs]
+    single = [t.detach().to(device, torch.float32).requires_grad_() for t in inputs]
     (weight,) = tensors(shapes[0], seed=9)
     exact, got = definition(*inputs), ours(*single)
-    for a, b in zip([got, *torch.autograd.grad(got, single, weight.float())],
+    for a, b in zip([got, *torch.autograd.grad(got, single, weight.to(device, torch.float32))],
                     [exact, *torch.autograd.grad(exact, inputs, weight)]):
-        assert (a.double() - b).norm() <= 2e-5 * b.norm() + 1e-5
+        assert (a.cpu().double() - b).norm() <= 2e-5 * b.norm() + 1e-5
 
 
 @pytest.mark.parametrize("queries,keys", [(40, 7), (4100, 7), (17, 4100)])
-def test_linear_attention_takes_other_keys_than_queries(queries, keys):
+def test_linear_attention_takes_other_keys_than_queries(queries, keys, device):
     """Long sequences are cut into 16 blocks."""
-    q, k, v = (t.float() for t in tensors((1, queries, 2, 8), (1, keys, 2, 8), (1, keys, 2, 5)))
+    q, k, v = (t.to(device, torch.float32) for t in tensors((1, queries, 2, 8), (1, keys, 2, 8), (1, keys, 2, 5)))
     want = naive.linear(q.double(), k.double(), v.double())
     torch.testing.assert_close(ops.linear_attention(q, k, v).double(), want, rtol=1e-5, atol=1e-5)
 
 
+def assert_equals_linear_attention(q, k, v, tolerance=1e-5):
+    got, want = ops.linear_attention(q, k, v), naive.linear(q.double(), k.double(), v.double())
+    assert got.dtype == q.dtype
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("one", [(1, 2, 3), (1, 2, 1), (2, 1, 3), (2, 1, 1)], ids=str)
+def test_keys_and_values_may_be_shared_by_samples_and_heads(one, device):
+    """The operator wants as many of each."""
+    k_batch, v_batch, heads = one
+    q, k, v = tensors((2, 9, 3, 8), (k_batch, 7, heads, 8), (v_batch, 7, 3, 5))
+    spread = (k.expand(2, -1, 3, -1), v.expand(2, -1, -1, -1))
+    for function in (ops.linear_attention, ops.inline_attention):
+        want = function(q, *spread)
+        got = function(*(t.to(device, torch.float32) for t in (q, k, v)))
+        torch.testing.assert_close(got.cpu().double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float16", "bfloat16")], ids=str)
+def test_values_may_be_of_another_type_than_queries(types, device):
+    first, second = (getattr(torch, name) for name in types)
+    q, k, v = (t.to(device) for t in tensors((2, 9, 3, 8), (2, 7, 3, 8), (2, 7, 3, 5)))
+    tolerance = 1e-5 if first == torch.float32 else 2**-7
+    assert_equals_linear_attention(q.to(first), k.to(first), v.to(second), tolerance)
+
+
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+def test_nothing_attends_to_nothing(name, device):
+    if name in ("rala", "mala"):
+        function = lambda q, k, v: getattr(ops, name)(q, k, v, ())  # noqa: E731
+    else:
+        function, _ = BIDIRECTIONAL[name]
+    empty = torch.zeros(2, 0, 3, 32, device=device)
+    assert function(empty, empty, empty).shape == empty.shape
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 20, 2, 264), (65536, 3, 1, 8)], ids=str)
+def test_cuda_takes_what_is_too_large_for_the_operator(shape, dtype):
+    q, k, v = (t.cuda() for t in tensors(*[shape] * 3, dtype=dtype))
+    assert_equals_linear_attention(q, k, v, 1e-4 if dtype == torch.float32 else 2**-6)
+
+
+# What is one kernel each way on a GPU, [2, 15, 2, 16] to the same shape
+KERNELS = {
+    "focused": lambda x: ops.focused(x, x.new_zeros(1, 1, 32)),
+    "rotary": lambda x: ops.rotary_grid(x, (3, 5)),
+    "grid_convolution": lambda x: ops.grid_convolution(x, (3, 5), x.new_full((32, 1, 3, 3), 0.1)),
+    "norm": lambda x: ops.modulated_norm(x.flatten(2)).view_as(x),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_gradient_may_begin_beside_a_multiple_of_16_bytes(name, device):
+    x = tensors((2, 15, 2, 16), dtype=torch.float32)[0].to(device).requires_grad_()
+    shifted = torch.randn(x.numel() + 2, device=device)[2:].view_as(x)
+    got, want = (torch.autograd.grad(KERNELS[name](x), x, d)[0] for d in (shifted, shifted.clone()))
+    torch.testing.assert_close(got, want)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", KERNELS)
+def test_cuda_kernels_refuse_double_backward(name):
+    x = tensors((2, 15, 2, 16), dtype=torch.float32)[0].cuda().requires_grad_()
+    (first,) = torch.autograd.grad(KERNELS[name](x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=f"mhla.{name}. double backward is not supported"):
+        torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.parametrize("power", [1.0, 12.0, 16.0, 40.0])
+def test_even_rows_stay_as_they_are_whatever_the_power(power, device):
+    """Squares of high powers of 1024 numbers whose length is 1 are no f32."""
+    x, scale = torch.ones(1, 3, 8, 128, device=device), torch.zeros(1, 1, 1024, device=device)
+    torch.testing.assert_close(ops.focused(x, scale, power), (x + 1e-6) / torch.log(torch.tensor(2.0)).item())
+
+
+def test_under_autocast_inputs_are_cast_as_the_operator_casts_its_own(device):
+    q, k, v = (t.to(device, torch.float32) for t in tensors(*[(2, 36, 3, 32)] * 3))
+    low = [t.bfloat16() for t in (q, k, v)]
+    with torch.autocast(device, torch.bfloat16):
+        for mixed in ((q, k, v), (q, k, low[2])):
+            torch.testing.assert_close(ops.linear_attention(*mixed), ops.linear_attention(*low), rtol=0, atol=0)
+
+
+class Call(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.function, self.rest = getattr(ops, name), [()] if name in ("rala", "mala") else []
+        if name == "focused_attention":
+            self.rest = [torch.zeros(1, 1, 16)]
+
+    def forward(self, q, k, v):
+        return self.function(q, k, v, *self.rest)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("other_keys", [False, True])
+@pytest.mark.parametrize("name", [name for name in BIDIRECTIONAL if name != "softmax_attention"])
+def test_an_exported_program_takes_any_number_of_tokens(name, other_keys, dtype):
+    """4096 tokens or more are cut into blocks on a CPU where their number is known."""
+
+    def inputs(queries, keys):
+        return tuple(tensors((1, queries, 2, 8), (1, keys, 2, 8), (1, keys, 2, 5), dtype=dtype))
+
+    n = torch.export.Dim("n", min=2)
+    m = torch.export.Dim("m", min=2) if other_keys else n
+    call = Call(name)
+    program = torch.export.export(call, inputs(20, 24 if other_keys else 20), dynamic_shapes=({1: n}, {1: m}, {1: m}))
+    lowered = program.run_decompositions()
+    for queries, keys in [(7, 5), (30, 30), (4100, 5000)]:
+        arguments = inputs(queries, keys if other_keys else queries)
+        for module in (program.module(), lowered.module()):
+            torch.testing.assert_close(module(*arguments), call(*arguments), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", BIDIRECTIONAL)
-def test_low_precision_errs_at_most_twice_as_much_as_the_definition(name, dtype):
+def test_low_precision_errs_at_most_twice_as_much_as_the_definition(name, dtype, device):
     ours, definition = BIDIRECTIONAL[name]
 
     def result(function, to):
-        leaves = [t.to(dtype).to(to).requires_grad_() for t in tensors(*[(2, 36, 3, 32)] * 3)]
+        leaves = [t.to(dtype).to(device, to).requires_grad_() for t in tensors(*[(2, 36, 3, 32)] * 3)]
         o = function(*leaves)
         return [o, *torch.autograd.grad(o, leaves, torch.ones_like(o).cumsum(1).remainder(7).sub(3))]
 

@@ -79,15 +79,59 @@ def test_one_call_is_the_operator_and_the_convolution(
     with torch.no_grad():
         got = mhla.attention(q, k, v, mixing, local=(weight, bias), **options)
         again = mhla.attention(q, k, v, mixing, local=(weight, bias), **options)
-        rounded = mixing.to(dtype)  # a network in 16 bits has its weights so
-        narrow, wide = (
-            mhla.attention(q, k, v, m, local=(weight, bias), **options) for m in (rounded, rounded.float())
-        )
-        assert torch.equal(narrow, wide)
         naive = composed(q, k, v, mixing, weight, bias, **options)
     assert got.dtype == dtype and torch.equal(got, again)
     limit = {torch.float64: 1e-13, torch.float32: 1e-6}.get(dtype) or 2 * norm_error(naive, wanted)
     assert norm_error(got, wanted) < limit
+
+
+def off_by_one(x: torch.Tensor) -> torch.Tensor:
+    """The same values, not on 16 bytes."""
+    return torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
+
+
+MEMORY = {
+    "fused": lambda q, k, v: (q, k, v),
+    "contiguous": lambda q, k, v: (q.contiguous(), k.contiguous(), v.contiguous()),
+    "misaligned q": lambda q, k, v: (off_by_one(q), k, v),
+    "misaligned v": lambda q, k, v: (q, k, off_by_one(v)),
+    "one query": lambda q, k, v: (q[:, :1].expand_as(q), k, v),
+    "one value": lambda q, k, v: (q, k, v[:, :1].expand_as(v)),
+    "one picture": lambda q, k, v: (q, k[:1].expand_as(k), v),
+    "one head": lambda q, k, v: (q, k[:, :, :1].expand_as(k), v),
+}
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("normalizer", ["exact", "shared_position"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_matrix_in_16_bits_is_read_as_in_32(device, dtype, normalizer, memory):
+    torch.manual_seed(4)
+    layout = FORMS["4x4"]
+    q, k, v = MEMORY[memory](*leaf("fused", 2, 256, 3, 64, dtype, device))
+    weight, bias = torch.randn(192, 1, 3, 3, device=device).to(dtype), torch.randn(192, device=device).to(dtype)
+    options = dict(layout=layout, normalizer=normalizer)
+    text = f"{layout.cut_words()} mask=none normalizer={normalizer} feature_map=relu_eps"
+
+    def called(m):  # the operator itself: nothing in front of it changes the matrix
+        return torch.ops.mhla.forward_and_local(q, k, v, m, None, None, [16, 16], text, weight, bias)
+
+    matrix = torch.rand(16, 16, device=device)
+    with torch.no_grad():
+        for narrow in (matrix.to(dtype), matrix.to(dtype).t(), matrix.bfloat16(), matrix.half()):
+            wide = called(narrow.float())
+            assert torch.equal(called(narrow), wide)
+            assert torch.equal(mhla.attention(q, k, v, narrow, local=(weight, bias), **options), wide)
+            wanted = composed(*(x.cpu().double() for x in (q, k, v, narrow, weight, bias)), **options)
+            assert norm_error(wide, wanted) < (1e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+def test_the_matrix_reaches_the_operator_in_16_bits(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.ops.mhla, "forward_and_local", lambda q, k, v, mixing, *others: given.append(mixing))
+    q, mixing = torch.randn(1, 256, 1, 8).bfloat16(), torch.rand(16, 16).bfloat16()
+    mhla.attention(q, q, q, mixing, layout=FORMS["4x4"], local=(torch.randn(8, 1, 3, 3).bfloat16(), None))
+    assert given[0] is mixing
 
 
 def test_gradients_pass_through_both_terms(device):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from conftest import needs_cuda
 from torch import Tensor
 
 import mhla  # noqa: F401
@@ -103,12 +102,6 @@ def test_steps_may_be_left_out(device, steps, rms):
 
 def test_many_tokens_are_summed_in_parts(device):
     check(inputs(192, torch.bfloat16, device, "branch+gate+weight+bias+modulation", 2, 1500), False)
-
-
-@needs_cuda
-@pytest.mark.parametrize("width,tokens", [(64, 70000), (384, 15000), (1536, 7000)])
-def test_thread_blocks_take_many_rows_on_cuda(width, tokens):
-    check(inputs(width, torch.bfloat16, "cuda", "branch+gate+weight+bias+modulation", 2, tokens), False)
 
 
 def test_rows_of_a_slice_and_of_heads(device):

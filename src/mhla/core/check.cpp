@@ -198,10 +198,12 @@ void check_forward(const Plan& plan, const ForwardInputs& in, const ForwardOutpu
   check_tensor(where, "q", in.q, p, nq, p.dk, Access::read);
   check_tensor(where, "k", in.k, p, nk, p.dk, Access::read);
   check_tensor(where, "v", in.v, p, nk, p.dv, Access::read);
-  check_denominator_inputs(where, in.q_den, in.k_den, p);
-  check_mixing(where, "mixing", in.mixing, p, Access::read, plan.reads_narrow_mixing());
-  check_local(where, in.local, plan);
   check_tensor(where, "o", out.o, p, nq, p.dv, Access::write);
+  check_denominator_inputs(where, in.q_den, in.k_den, p);
+  // Whether of these tensors, too, only the implementation knows, and it is asked once.
+  check_mixing(where, "mixing", in.mixing, p, Access::read,
+               plan.data().implementation->reads_narrow_mixing != nullptr);
+  check_local(where, in.local, plan);
   check_distinct(where, {{"o", &out.o}},
                  {{"q", &in.q},
                   {"k", &in.k},

@@ -43,7 +43,8 @@ struct Implementation {
   // Optional: Plan::adds_local of a grid on which q and k are the same tokens.
   bool (*adds_local)(const Problem& problem, const std::array<std::int64_t, 3>& kernel) = nullptr;
   // Optional: Plan::reads_narrow_mixing.
-  bool (*reads_narrow_mixing)(const Problem& problem) = nullptr;
+  bool (*reads_narrow_mixing)(const PlanData& plan, const ForwardInputs& inputs,
+                              const ForwardOutputs& outputs) = nullptr;
   // Why the planner never chooses it unasked; null: it may.
   const char* only_by_name = nullptr;
 };

@@ -10,6 +10,9 @@ namespace {
 constexpr std::int64_t kWidest = 2048;       // a row stays in the registers of a warp
 constexpr std::int64_t kWidestFocus = 1024;  // with its gradient and the sums of its columns
 constexpr std::int64_t kChunk = 8;           // elements: 16 bytes of 16-bit numbers
+// Of 1024 channels of length 1 the largest is 2^-5 or more. The square of its power, 2^-120, is
+// still an f32 of full precision.
+constexpr double kHighestPower = 12.0;
 constexpr std::uintptr_t kAlignment = 16;
 
 using Named = std::pair<const char*, const TensorView*>;
@@ -95,7 +98,7 @@ std::string refuses_focus(const TensorView& x, const TensorView& factor, double 
   if (std::string why = refuses_input(x); !why.empty()) return why;
   if (x.shape[2] > kWidestFocus) return "x: expected up to 1024 channels";
   if (!factor.defined() || factor.dtype != DType::f32) return "factor: expected f32 [C]";
-  if (!(power >= 1.0)) return "power: expected at least 1";
+  if (!(power >= 1.0 && power <= kHighestPower)) return "power: expected 1 to 12";
   return refuses_vectors({"factor", &factor}, x, false);
 }
 
@@ -171,9 +174,10 @@ std::string refusal(const Focus& call) {
 std::string refusal(const FocusBackward& call) {
   const TensorView &x = call.x, &sums = call.sums;
   if (sums.defined() &&
-      (sums.dtype != DType::f32 || sums.rank != 2 || sums.strides[0] != x.shape[2] ||
-       sums.shape[0] != focus_parts(x.shape[0] * x.shape[1]))) {
-    return "sums: expected f32 [parts, C]";
+      (sums.dtype != DType::f32 || sums.rank != 2 || sums.shape[1] != x.shape[2] ||
+       sums.shape[0] != focus_parts(x.shape[0] * x.shape[1]) || sums.strides[0] != x.shape[2] ||
+       sums.strides[1] != 1 || sums.device != x.device)) {
+    return "sums: expected f32 [parts, C], contiguous and on the device of x";
   }
   return first_of({refuses_focus(x, call.factor, call.power), refuses_rows({"x", &x}, x, x.dtype),
                    refuses_rows({"d_out", &call.d_out}, x, x.dtype),

@@ -120,9 +120,9 @@ bool Plan::adds_local(const std::array<std::int64_t, 3>& kernel) const {
   return data_->implementation->adds_local(problem(), kernel);
 }
 
-bool Plan::reads_narrow_mixing() const {
+bool Plan::reads_narrow_mixing(const ForwardInputs& inputs, const ForwardOutputs& outputs) const {
   const auto reads = data_->implementation->reads_narrow_mixing;
-  return reads != nullptr && reads(problem());
+  return reads != nullptr && reads(*data_, inputs, outputs);
 }
 
 std::string Plan::explain() const {

@@ -1,8 +1,5 @@
 // Residual sum, norm, modulation, feature map and rotary turn of a row of tokens: memory-bound, one
 // pass. A row lies in the registers of up to a warp.
-#include <algorithm>
-#include <cstdlib>
-
 #include "mhla/cuda/device/feature_map.cuh"
 #include "mhla/cuda/norm_rows.cuh"
 #include "mhla/norms.h"
@@ -21,87 +18,37 @@ struct NormArgs {
   float over_width, eps, then_eps;
   Map map;
   bool rms, has_branch, has_plain;
-
-  // The i-th piece of a lane; past the end of the row its last one. full: rows end with a lane.
-  template <bool kFull>
-  __device__ int piece(int lane, int i) const {
-    return kFull ? lane + i * lanes : min(lane + i * lanes, pieces - 1);
-  }
 };
 
-// The pieces of a row that one of its lanes has; past the end of the row its last one again.
-template <typename TX, typename TY, int kEach>
-struct Loaded {
-  Piece<TX, kChunk<TY>> x[kEach];
-  Piece<TY, kChunk<TY>> branch[kEach];
-};
-
-// Rows on their way from memory while another is worked on: bytes in flight that need no registers
-// and no thread that waits. Every thread fetches what it will use itself, so there are no barriers.
-template <typename TX, typename TY, int kEach>
-struct Ring {
-  static constexpr int kX = Piece<TX, kChunk<TY>>::kBytes / 16;
-  static constexpr int kRoom = 48 * 1024 / (kEach * (kX + 1) * kThreads * 16);
-  // 0: too wide for a second row in the memory that kernels have without asking.
-  static constexpr int kStages = kRoom >= 3 ? 3 : kRoom == 2 ? 2 : 0;
-
-  uint4 x[kStages > 0 ? kStages : 1][kEach][kX][kThreads];
-  uint4 branch[kStages > 0 ? kStages : 1][kEach][kThreads];
-
-  __device__ void fetch_x(int stage, int i, const char* row, int piece) {
-#pragma unroll
-    for (int j = 0; j < kX; ++j) {
-      ptx::copy_async(&x[stage][i][j][threadIdx.x], row + (piece * kX + j) * 16, true);
-    }
-  }
-  __device__ void fetch_branch(int stage, int i, const char* row, int piece) {
-    ptx::copy_async(&branch[stage][i][threadIdx.x], row + piece * 16, true);
-  }
-  __device__ void take(int stage, bool has_branch, Loaded<TX, TY, kEach>& to) const {
-    const auto move = [](std::uint32_t* word, const uint4& from) {
-      word[0] = from.x, word[1] = from.y, word[2] = from.z, word[3] = from.w;
-    };
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-      for (int j = 0; j < kX; ++j) move(to.x[i].word + 4 * j, x[stage][i][j][threadIdx.x]);
-      move(to.branch[i].word, has_branch ? branch[stage][i][threadIdx.x] : uint4{});
-    }
-  }
-};
-
-// What a thread has to know of a row.
-struct RowPlace {
-  int row, b, n;
-  bool live;  // the others take part in the shuffles of their warp
-
-  __device__ RowPlace(const NormArgs& a, int at)
-      : row(at < a.rows ? at : a.rows - 1),
-        b(row / a.tokens),
-        n(row - b * a.tokens),
-        live(at < a.rows) {}
-};
-
-// kModulated: see modulates().
+// kEach pieces of a row in each of its lanes. kModulated: see modulates().
 template <typename TX, typename TY, int kEach, bool kModulated>
-__device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& place, int lane,
-                                         Loaded<TX, TY, kEach>& loaded) {
+__global__ void __launch_bounds__(kThreads, kEach <= 3 && !kModulated ? 7 : 0)
+    norm_kernel(const NormArgs a) {
   constexpr int kC = kChunk<TY>;
-  const auto [row, b, n, live] = place;
+  const int lane = static_cast<int>(threadIdx.x) & (a.lanes - 1);
+  const int at = static_cast<int>(blockIdx.x) * (kThreads >> a.lane_bits) +
+                 (static_cast<int>(threadIdx.x) >> a.lane_bits);
+  const bool live = at < a.rows;  // the others take part in the shuffles of their warp
+  const int row = live ? at : a.rows - 1;
+  const int b = row / a.tokens, n = row - b * a.tokens;
   const auto inside = [&](int i) { return kModulated || lane + i * a.lanes < a.pieces; };
-  const auto piece_of = [&](int i) { return a.template piece<kModulated>(lane, i); };
-  auto& x = loaded.x;
-  float v[kEach][kC];
+  const auto piece_of = [&](int i) {  // past the end of the row its last one again
+    return kModulated ? lane + i * a.lanes : min(lane + i * a.lanes, a.pieces - 1);
+  };
 
-  // NOTE: every piece gets a value on every way: what one row may leave to the next keeps
-  // registers.
+  // Loads, all before the first use
+  float v[kEach][kC];
+  Piece<TX, kC> x[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i].load(a.x.at(b, n), piece_of(i));
   if (a.has_branch) {
-    Piece<TY, kC> gate[kEach];
-    const char* gate_row = a.gate.data + b * a.gate.batch;
+    Piece<TY, kC> branch[kEach], gate[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) branch[i].load(a.branch.at(b, n), piece_of(i));
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (a.gate.data) {
-        gate[i].load(gate_row, piece_of(i));
+        gate[i].load(a.gate.data + b * a.gate.batch, piece_of(i));
       } else {
         gate[i].fill(1.f);
       }
@@ -112,7 +59,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     for (int i = 0; i < kEach; ++i) {
       float y[kC], g[kC];
       x[i].get(v[i]);
-      loaded.branch[i].get(y);
+      branch[i].get(y);
       gate[i].get(g);
 #pragma unroll
       for (int c = 0; c < kC; ++c) v[i][c] = fmaf(g[c], y[c], v[i][c]);
@@ -128,8 +75,6 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     if (kModulated || a.scale.data) {
       scale[i].load(a.scale.data + b * a.scale.batch, piece_of(i));
       shift[i].load(a.shift.data + b * a.shift.batch, piece_of(i));
-    } else {
-      scale[i].fill(0.f), shift[i].fill(0.f);
     }
   }
 
@@ -159,8 +104,9 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
     return rsqrtf(fmaf(row_sum(squares, a.lanes), a.over_width, eps));
   };
   float factor = normalise(mean, a.rms, a.eps);
-  if (!kModulated && a.statistics && live && lane == 0)
+  if (!kModulated && a.statistics && live && lane == 0) {
     a.statistics[row] = make_float2(mean, factor);
+  }
 
   // Affine, modulation
   float next = 0.f;
@@ -245,68 +191,6 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, const RowPlace& plac
   }
 }
 
-// A thread block takes row after row; kEach pieces of a row in each of its lanes.
-template <typename TX, typename TY, int kEach, bool kModulated, bool kRing = true>
-__global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs a) {
-  using Fetched = Ring<TX, TY, kEach>;
-  constexpr int kStages = kRing ? Fetched::kStages : 0;
-  const int lane = static_cast<int>(threadIdx.x) & (a.lanes - 1);
-  const int mine = static_cast<int>(threadIdx.x) >> a.lane_bits;
-  const int each_block = kThreads >> a.lane_bits;
-  const int first = static_cast<int>(blockIdx.x) * each_block;
-  const int step = static_cast<int>(gridDim.x) * each_block;
-  const auto piece_of = [&](int i) { return a.template piece<kModulated>(lane, i); };
-
-  if constexpr (kStages == 0) {
-    const RowPlace place(a, first + mine);
-    Loaded<TX, TY, kEach> loaded;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) loaded.x[i].load(a.x.at(place.b, place.n), piece_of(i));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (a.has_branch) loaded.branch[i].load(a.branch.at(place.b, place.n), piece_of(i));
-    }
-    norm_row<TX, TY, kEach, kModulated>(a, place, lane, loaded);
-  } else {
-    __shared__ Fetched ring;
-    const auto fetch = [&](int stage, int base) {
-      if (base < a.rows) {
-        const RowPlace place(a, base + mine);
-#pragma unroll
-        for (int i = 0; i < kEach; ++i)
-          ring.fetch_x(stage, i, a.x.at(place.b, place.n), piece_of(i));
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          if (a.has_branch) ring.fetch_branch(stage, i, a.branch.at(place.b, place.n), piece_of(i));
-        }
-      }
-      ptx::copy_commit();  // also where nothing was asked for: groups are counted
-    };
-    int stage = 0;
-    for (; stage < kStages - 1; ++stage) fetch(stage, first + stage * step);
-#pragma unroll 1
-    for (int base = first; base < a.rows; base += step) {
-      fetch(stage, base + (kStages - 1) * step);
-      stage = stage + 1 == kStages ? 0 : stage + 1;  // the oldest: the row of now
-      ptx::copy_wait<kStages - 1>();
-      Loaded<TX, TY, kEach> loaded;
-      ring.take(stage, a.has_branch, loaded);
-      norm_row<TX, TY, kEach, kModulated>(a, RowPlace(a, base + mine), lane, loaded);
-    }
-  }
-}
-
-// Thread blocks of a kernel that the device holds at a time.
-std::int64_t resident_blocks(const void* kernel) {
-  int device = 0, processors = 0, blocks = 0;
-  check_call(cudaGetDevice(&device), "cudaGetDevice");
-  check_call(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  check_call(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
-             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return std::int64_t{processors} * std::max(blocks, 1);
-}
-
 // The norms inside a block of DiT: modulated, perhaps normed again, nothing else, and no lane is
 // without a piece. Half of the instructions, which are what a second norm waits for.
 template <typename TY>
@@ -320,27 +204,12 @@ bool modulates(const NormArgs& a, int each) {
          fits(a.then_bias);
 }
 
-template <typename TX, typename TY, int kEach, bool kModulated, bool kRing>
-void launch_kernel(const NormArgs& a, Stream stream) {
-  void (*kernel)(NormArgs) = norm_kernel<TX, TY, kEach, kModulated, kRing>;
-  const int each_block = kThreads / a.lanes;
-  std::int64_t blocks = (a.rows + each_block - 1) / each_block;
-  if constexpr (kRing && Ring<TX, TY, kEach>::kStages > 0) {
-    static const std::int64_t most = resident_blocks(reinterpret_cast<const void*>(kernel));
-    blocks = std::min(blocks, most);
-  }
-  launch(kernel, {blocks}, kThreads, 0, stream, a);
-}
-
 template <typename TX, typename TY, int kEach>
 void launch_norm(const NormArgs& a, Stream stream) {
-  static const bool ring = std::getenv("MHLA_NORM_RING") != nullptr;
-  if (modulates<TY>(a, kEach)) {
-    return ring ? launch_kernel<TX, TY, kEach, true, true>(a, stream)
-                : launch_kernel<TX, TY, kEach, true, false>(a, stream);
-  }
-  return ring ? launch_kernel<TX, TY, kEach, false, true>(a, stream)
-              : launch_kernel<TX, TY, kEach, false, false>(a, stream);
+  const int each_block = kThreads / a.lanes;
+  launch(modulates<TY>(a, kEach) ? norm_kernel<TX, TY, kEach, true>
+                                 : norm_kernel<TX, TY, kEach, false>,
+         {(a.rows + each_block - 1) / each_block}, kThreads, 0, stream, a);
 }
 
 template <typename TX, typename TY>

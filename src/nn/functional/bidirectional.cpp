@@ -1,8 +1,10 @@
 // Attention in which every token sees every token. The linear ones are MHLA whose blocks all weigh
-// the same, so the operator's kernels serve them.
+// the same, so the operator's kernels serve them, and LibTorch's operations what those refuse.
 #include "nn/functional/bidirectional.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/elu.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -17,13 +19,17 @@
 #include "nn/attention.h"
 #include "nn/functional/layers.h"
 #include "nn/functional/norms.h"
+#include "nn/functional/precision.h"
 
 namespace mhla::nn::functional {
 namespace {
 
 using at::Tensor;
 
-double head_scale(const Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q.size(-1))); }
+// NOTE: size() would fix all sizes that a compiler does not know yet, not only this one.
+double head_scale(const Tensor& q) {
+  return 1.0 / std::sqrt(static_cast<double>(q.sym_size(-1).guard_int(__FILE__, __LINE__)));
+}
 
 Tensor by_head(const Tensor& x) { return x.transpose(1, 2); }  // [B, N, H, D] <-> [B, H, N, D]
 
@@ -40,6 +46,14 @@ Tensor times_row(const Tensor& x, const Tensor& y) {
   return by_head(at::matmul(by_head(x), by_head(y)));
 }
 
+c10::SymFloat tokens_of(const Tensor& x) { return c10::SymFloat(x.sym_size(1)); }
+
+// NOTE: a product with a Scalar would fix what a compiler does not know yet to one number.
+Tensor scaled(const Tensor& x, const c10::SymFloat& factor) {
+  if (!factor.is_symbolic()) return x * factor.as_float_unchecked();
+  return x * at::full({}, c10::Scalar(factor), x.options().dtype(wide_type(x)));
+}
+
 FeatureMap feature_map_of(c10::string_view text) {
   std::vector<std::string> known;
   for (const FeatureMap map :
@@ -54,10 +68,11 @@ FeatureMap feature_map_of(c10::string_view text) {
 
 // Blocks share the work of a device out, and mixing their summaries costs blocks^2 beside 2 N. A
 // GPU needs them early, and its kernels for short sequences have no summaries; on a CPU heads are
-// enough to share out until the mixing is next to nothing.
+// enough to share out until the mixing is next to nothing. A compiler that does not know the number
+// of tokens would have to guard it: one block fits any.
 std::vector<std::int64_t> equal_blocks(const Tensor& x) {
   const std::int64_t worthwhile = x.is_cuda() ? 16 : 4096;
-  return {x.sym_size(1) >= worthwhile ? 16 : 1};
+  return {x.sym_size(1).maybe_as_int().value_or(1) >= worthwhile ? 16 : 1};
 }
 
 struct Global {
@@ -68,34 +83,59 @@ struct Global {
   bool mean = true;  // over the keys, in numerator and denominator
 };
 
-// over_all_tokens in f64, which the operator computes slowly and not on every device.
+// Whether to call the operator; f64 it would take, but slowly and not on every device. Sizes that a
+// compiler does not know count as within bounds, for asking would guard them.
+bool served_by_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_den,
+                        const Tensor& k_den) {
+  constexpr std::int64_t kWidest = 256, kMostSamples = 65535;  // of the CUDA kernels
+  if (!q.is_cpu() && !q.is_cuda() && !q.is_meta()) return false;
+  const bool casts = !q.is_meta() && at::autocast::is_autocast_enabled(q.device().type());
+  for (const Tensor* x : {&q, &k, &v, &q_den, &k_den}) {
+    if (!x->defined()) continue;
+    if (x->dim() != 4) return true;  // to be told what is expected
+    const at::ScalarType type = x->scalar_type();
+    if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return false;
+    if (type != q.scalar_type() && !casts) return false;
+    for (const int axis : {0, 2}) {  // a size of 1 spreads over the others'
+      if (x->sym_size(axis).maybe_as_int() != q.sym_size(axis).maybe_as_int()) return false;
+    }
+    if (x->sym_size(1).maybe_as_int() == 0) return false;
+  }
+  return !q.is_cuda() || (q.sym_size(0).maybe_as_int().value_or(0) <= kMostSamples &&
+                          q.sym_size(3).maybe_as_int().value_or(0) <= kWidest);
+}
+
+// over_all_tokens by LibTorch's operations, in f32 for 16-bit inputs.
 Tensor composed(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Global& call,
                 const Tensor& q_den, const Tensor& k_den) {
-  const Tensor q = apply_feature_map(call.feature_map, q_in);
-  const Tensor k = apply_feature_map(call.feature_map, k_in);
-  const Tensor state = at::matmul(by_head(k).transpose(-2, -1), by_head(v));
-  const c10::SymFloat terms(call.mean ? c10::SymFloat(k.sym_size(1)) : c10::SymFloat(1.0));
-  const c10::Scalar weight(c10::SymFloat(call.scale) / terms);
-  const Tensor above = by_head(at::matmul(by_head(q), state)) * weight;
-  if (call.normalizer == Normalizer::none) return above;
-  const Tensor sum = (k_den.defined() ? k_den : k).sum(1, /*keepdim=*/true);
-  return above / (scores_with(q_den.defined() ? q_den : q, sum) * weight + call.eps);
+  const WideProducts no_autocast;
+  const Tensor q = apply_feature_map(call.feature_map, wide(q_in));
+  const Tensor k = apply_feature_map(call.feature_map, wide(k_in));
+  const Tensor state = at::matmul(by_head(k).transpose(-2, -1), by_head(wide(v)));
+  c10::SymFloat weight = call.scale;
+  if (call.mean) weight = weight / tokens_of(k);
+  const Tensor above = scaled(by_head(at::matmul(by_head(q), state)), weight);
+  if (call.normalizer == Normalizer::none) return above.to(q_in.scalar_type());
+  const Tensor sum = (k_den.defined() ? wide(k_den) : k).sum(1, /*keepdim=*/true);
+  const Tensor below = scaled(scores_with(q_den.defined() ? wide(q_den) : q, sum), weight);
+  return (above / (below + call.eps)).to(q_in.scalar_type());
 }
 
 // sum_j (q_i . k_j) v_j [B, N, H, Dv], normalised by sum_j q_den_i . k_den_j where asked to.
 Tensor over_all_tokens(const Tensor& q, const Tensor& k, const Tensor& v, const Global& call,
                        const Tensor& q_den = {}, const Tensor& k_den = {}) {
-  if (q.scalar_type() == at::kDouble) return composed(q, k, v, call, q_den, k_den);
+  if (!served_by_operator(q, k, v, q_den, k_den)) return composed(q, k, v, call, q_den, k_den);
   AttentionOptions options{.layout = {.cut = {.blocks = equal_blocks(q)}},
                            .normalizer = call.normalizer,
                            .feature_map = call.feature_map,
                            .scale = call.scale,
                            .eps = call.eps};
   const std::vector<std::int64_t> columns = equal_blocks(k);
-  if (q.sym_size(1) != k.sym_size(1)) options.layout_k = Layout{.cut = {.blocks = columns}};
-  Tensor mixing = at::ones({options.layout.cut.blocks[0], columns[0]},
-                           q.options().dtype(at::kFloat));
-  if (call.mean) mixing = mixing / c10::Scalar(k.sym_size(1));
+  const auto queries = q.sym_size(1).maybe_as_int(), keys = k.sym_size(1).maybe_as_int();
+  if (!queries || queries != keys) options.layout_k = Layout{.cut = {.blocks = columns}};
+  const c10::SymFloat weight = call.mean ? c10::SymFloat(1.0) / tokens_of(k) : c10::SymFloat(1.0);
+  const Tensor mixing = at::full({options.layout.cut.blocks[0], columns[0]}, c10::Scalar(weight),
+                                 q.options().dtype(at::kFloat));
   return attention(q, k, v, mixing, options, q_den, k_den);
 }
 
@@ -146,7 +186,7 @@ Tensor rala(const Tensor& q_in, const Tensor& k_in, const Tensor& v, at::IntArra
   const Tensor q = at::elu(q_in) + 1, plain = at::elu(k_in) + 1;
   const Tensor weight = at::softmax(scores_with(plain, mean_token(q)) * head_scale(q), /*dim=*/1);
   // Under autocast the softmax is f32, and so would be k.
-  const Tensor share = (weight * c10::Scalar(plain.sym_size(1))).to(plain.scalar_type());
+  const Tensor share = scaled(weight, tokens_of(plain)).to(plain.scalar_type());
   const Tensor k = plain * share;
   // NOTE: a denominator of other rows than the numerator's leaves the operator its slower kernels.
   const Tensor below = scores_with(q, mean_token(k)) + eps;

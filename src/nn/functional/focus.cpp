@@ -10,6 +10,7 @@
 #include "nn/functional/norms.h"
 #include "nn/functional/precision.h"
 #include "nn/functional/token_maps.h"
+#include "nn/once.h"
 #include "nn/stream.h"
 #include "nn/tensor_view.h"
 
@@ -41,7 +42,7 @@ class Focusing : public torch::autograd::Function<Focusing> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &factor = saved[1];
-    const Tensor d_out = gradients[0].to(x.scalar_type()).contiguous(), d_x = new_rows(x);
+    const Tensor d_out = aligned(gradients[0].to(x.scalar_type())), d_x = new_rows(x);
     Tensor sums;
     if (context->needs_input_grad(1)) {
       sums = at::empty({focus_parts(x.size(0) * x.size(1)), x.size(2)}, factor.options());
@@ -53,7 +54,9 @@ class Focusing : public torch::autograd::Function<Focusing> {
                     .sums = view_of(sums),
                     .power = context->saved_data["power"].toDouble()},
                    current_stream(x.device()));
-    return {d_x, sums.defined() ? sums.sum(0) : Tensor(), Tensor()};
+    const Tensor d_factor = sums.defined() ? sums.sum(0) : Tensor();
+    refuse_twice("focused", {d_x, d_factor}, {gradients[0], x, factor});
+    return {d_x, d_factor, Tensor()};
   }
 };
 
@@ -74,7 +77,7 @@ Tensor focused(const Tensor& x, const Tensor& scale, double power) {
   const auto length = [](const Tensor& t) { return at::linalg_vector_norm(t, 2, {-1}, true); };
   return (sharp / length(sharp) * length(positive))
       .to(x.scalar_type())
-      .unflatten(-1, {x.size(2), x.size(3)});
+      .unflatten_symint(-1, {x.sym_size(2), x.sym_size(3)});
 }
 
 }  // namespace mhla::nn::functional

@@ -11,6 +11,7 @@
 
 #include "mhla/norms.h"
 #include "nn/functional/token_maps.h"
+#include "nn/once.h"
 #include "nn/stream.h"
 #include "nn/tensor_view.h"
 
@@ -116,7 +117,16 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
+    variable_list inputs = context->get_saved_variables();
+    const variable_list results = computed(context, inputs, gradients);
+    inputs.insert(inputs.end(), gradients.begin(), gradients.end());
+    refuse_twice("norm", results, inputs);
+    return results;
+  }
+
+ private:
+  static variable_list computed(AutogradContext* context, const variable_list& saved,
+                                const variable_list& gradients) {
     const Tensor &sum = saved[0], &statistics = saved[1], &branch = saved[2], &gate = saved[3];
     const Tensor &weight = saved[4], &bias = saved[5], &scale = saved[6];
     const bool has_branch = branch.defined(), has_shift = context->saved_data["shift"].toBool();
@@ -131,11 +141,11 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     const Tensor& d_normed = gradients[has_branch ? 1 : 0];
     const at::ScalarType type = has_branch ? branch.scalar_type()
                                            : (d_normed.defined() ? d_normed : sum).scalar_type();
-    const Tensor d_out = d_normed.defined() ? d_normed.to(type).contiguous()
+    const Tensor d_out = d_normed.defined() ? aligned(d_normed.to(type))
                                             : at::zeros(sum.sizes(), sum.options().dtype(type));
     Tensor d_sum;
     if (has_branch && gradients[0].defined()) {
-      d_sum = gradients[0].to(sum.scalar_type()).contiguous();
+      d_sum = aligned(gradients[0].to(sum.scalar_type()));
     }
     const Tensor d_x = new_rows(sum, sum.scalar_type());
     const Tensor d_branch = to_branch ? new_rows(sum, type) : Tensor();
@@ -197,7 +207,7 @@ std::optional<SumAndNormed> by_kernel(const ResidualNorm& call, const Norm& norm
   for (const Tensor* each : {&call.x, &call.branch, &call.gate, &call.shift, &call.scale}) {
     if (!is_plain(*each)) return std::nullopt;
   }
-  if (!is_plain(norm.weight) || call.x.dim() != 3) return std::nullopt;
+  if (!is_plain(norm.weight) || !is_plain(norm.bias) || call.x.dim() != 3) return std::nullopt;
   const at::ScalarType type = result_type(call.x);
   if (call.x.scalar_type() == at::kDouble || type == at::kDouble) return std::nullopt;
   const Inputs in = inputs_of(call, norm);
@@ -261,7 +271,8 @@ Tensor normed(const Tensor& x, const Norm& norm) {
 std::optional<TurnedAndPlain> turn_normed_by_kernel(const Tensor& x, const Norm& norm,
                                                     const HeadTurn& turn, const Tensor& cos,
                                                     const Tensor& sin) {
-  if (!is_plain_cuda(x) || x.dim() != 3 || cos.scalar_type() != at::kFloat) return std::nullopt;
+  if (!is_plain_cuda(x) || !is_plain(norm.weight) || !is_plain(norm.bias)) return std::nullopt;
+  if (x.dim() != 3 || cos.scalar_type() != at::kFloat) return std::nullopt;
   if (wants_gradient({&x, &norm.weight, &norm.bias})) return std::nullopt;
   if (x.scalar_type() == at::kDouble || x.numel() == 0) return std::nullopt;
   RowNorm row = describe(inputs_of({.x = x}, norm), norm.eps, norm.rms);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mhla/token_maps.h"
+#include "nn/once.h"
 #include "nn/stream.h"
 #include "nn/tensor_view.h"
 
@@ -75,7 +76,7 @@ class Convolution : public torch::autograd::Function<Convolution> {
     const variable_list saved = context->get_saved_variables();
     const Tensor &v = saved[0], &weight = saved[1];
     const std::vector<std::int64_t> grid = context->saved_data["grid"].toIntVector();
-    const Tensor d_out = gradients[0].contiguous();
+    const Tensor d_out = aligned(gradients[0]);
     Tensor d_v, d_weight, d_bias;
     if (context->needs_input_grad(0)) {
       d_v = new_rows(v);
@@ -96,7 +97,8 @@ class Convolution : public torch::autograd::Function<Convolution> {
       if (wants_weight) d_weight = like(sums.narrow(0, 0, taps).t().reshape(weight.sizes()));
       if (wants_bias) d_bias = like(sums[taps]);
     }
-    return {d_v, d_weight, d_bias, wants_addend ? d_out : Tensor(), Tensor()};
+    refuse_twice("grid_convolution", {d_v, d_weight, d_bias}, {gradients[0], v, weight});
+    return {d_v, d_weight, d_bias, wants_addend ? gradients[0] : Tensor(), Tensor()};
   }
 };
 
@@ -111,8 +113,9 @@ class Turn : public torch::autograd::Function<Turn> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const bool neighbours = context->saved_data["neighbours"].toBool();
-    return {turned(gradients[0].contiguous(), saved[0], saved[1], neighbours, /*back=*/true),
-            Tensor(), Tensor(), Tensor()};
+    const Tensor d_x = turned(aligned(gradients[0]), saved[0], saved[1], neighbours, /*back=*/true);
+    refuse_twice("rotary", {d_x}, {gradients[0]});
+    return {d_x, Tensor(), Tensor(), Tensor()};
   }
   static RotaryTurn describe(const Tensor& x, const Tensor& cos, const Tensor& sin,
                              const Tensor& out, bool neighbours, bool back) {
@@ -141,14 +144,24 @@ bool is_plain_cuda(const Tensor& x) {
   const c10::DispatchKeySet keys = x.key_set();
   return x.is_cuda() && !keys.has(DispatchKey::Python) &&
          !keys.has(DispatchKey::FuncTorchBatched) && !keys.has(DispatchKey::FuncTorchGradWrapper) &&
-         !keys.has(DispatchKey::Functionalize);
+         !keys.has(DispatchKey::Functionalize) && !x._fw_grad(/*level=*/0).defined();
+}
+
+Tensor aligned(const Tensor& x) {
+  const Tensor rows = x.contiguous();
+  bool whole = reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+  for (std::int64_t axis = 0; axis + 1 < rows.dim(); ++axis) {
+    // An axis of one may have any stride.
+    whole = whole && rows.stride(axis) % rows.size(-1) == 0;
+  }
+  return whole ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
 std::optional<Tensor> convolve_by_kernel(const Tensor& v, at::IntArrayRef grid,
                                          const Tensor& weight, const std::optional<Tensor>& bias,
                                          const std::optional<Tensor>& addend) {
   const std::int64_t heads = v.size(2), width = v.size(3);
-  if (!is_plain_cuda(v)) return std::nullopt;
+  if (!is_plain_cuda(v) || !is_plain_cuda(weight)) return std::nullopt;
   if (weight.size(0) == width && heads > 1) {  // shared by the heads: a copy for each of them
     std::vector<std::int64_t> copies(static_cast<std::size_t>(weight.dim()), 1);
     copies[0] = heads;

@@ -18,7 +18,11 @@ std::optional<at::Tensor> convolve_by_kernel(const at::Tensor& v, at::IntArrayRe
 std::optional<at::Tensor> turn_by_kernel(const at::Tensor& x, const at::Tensor& cos,
                                          const at::Tensor& sin, bool neighbours);
 
-// Whether a tensor has memory of its own that a kernel may read.
+// Whether a tensor has memory of its own that a kernel may read, and no tangent (forward-mode
+// differentiation), which a kernel would lose.
 bool is_plain_cuda(const at::Tensor& x);
+
+// x as kernels read rows: contiguous, from a multiple of 16 bytes on. Gradients come in any form.
+at::Tensor aligned(const at::Tensor& x);
 
 }  // namespace mhla::nn::functional

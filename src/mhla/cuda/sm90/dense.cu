@@ -168,6 +168,15 @@ bool run_positions(const PlanData& data, const ForwardInputs& inputs, const Forw
   return true;
 }
 
+// Only the forward by positions reads a 16-bit matrix.
+bool reads_narrow_mixing(const PlanData& data, const ForwardInputs& inputs,
+                         const ForwardOutputs& outputs) {
+  const auto& served = static_cast<const Prepared*>(data.prepared.get())->positions;
+  if (!served) return false;
+  PositionArgs args = *served;
+  return args.items == 0 || position_tensors(args, inputs, outputs.o);
+}
+
 // The local term after kernels that lack it, in place.
 void add_local(const Problem& problem, const ForwardInputs& inputs, const TensorView& o,
                Stream stream) {
@@ -274,9 +283,8 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.out_z = row_tensor(outputs.o);
   if (run_positions(data, inputs, outputs, args, stream)) return;
   if (inputs.mixing.dtype != DType::f32) {
-    fail(ErrorCode::unsupported, "forward",
-         "mixing: expected f32 beside tensors whose rows do not ", "begin on 16 bytes, got ",
-         name(inputs.mixing.dtype));
+    fail(ErrorCode::unsupported, "forward", "mixing: expected f32 beside these q, k, v and o, got ",
+         name(inputs.mixing.dtype), " (ask Plan::reads_narrow_mixing)");
   }
   if (!run_short(data, inputs, outputs, args, workspace, stream)) {
     if (shared) {
@@ -475,7 +483,7 @@ constexpr Implementation kDense{.name = "cuda.dense",
                                 .prepare = prepare,
                                 .kernels = kernels,
                                 .adds_local = serves_local,
-                                .reads_narrow_mixing = serves_positions};
+                                .reads_narrow_mixing = reads_narrow_mixing};
 
 }  // namespace
 
