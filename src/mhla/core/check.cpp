@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mhla/core/arithmetic.h"
+#include "mhla/core/implementation.h"
 
 namespace mhla {
 namespace {
