@@ -46,14 +46,10 @@ nlohmann::json to_json(const verify::Report& report) {
                         {"share", number(f.ratio)},
                         {"seed", f.seed}});
   }
-  return {{"cases", report.cases},
-          {"runs", report.runs},
-          {"failed", report.failed},
-          {"redrawn", report.redrawn},
-          {"unserved", report.unserved},
-          {"too_heavy", report.too_heavy},
-          {"seconds", report.seconds},
-          {"forms", forms},
+  return {{"cases", report.cases},       {"runs", report.runs},
+          {"failed", report.failed},     {"redrawn", report.redrawn},
+          {"unserved", report.unserved}, {"too_heavy", report.too_heavy},
+          {"seconds", report.seconds},   {"forms", forms},
           {"failures", failures}};
 }
 

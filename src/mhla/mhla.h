@@ -33,9 +33,9 @@ struct LocalTerm {
 };
 
 struct ForwardInputs {
-  TensorView q;           // [B, Nq, H, dk]
-  TensorView k;           // [B, Nk, H, dk]
-  TensorView v;           // [B, Nk, H, dv]
+  TensorView q;  // [B, Nq, H, dk]
+  TensorView k;  // [B, Nk, H, dk]
+  TensorView v;  // [B, Nk, H, dv]
   // f32 [Mq, Mk] or [H, Mq, Mk]; 1-D layouts may use a leading part of it. Of the inputs' 16-bit
   // type where Plan::reads_narrow_mixing.
   TensorView mixing;

@@ -138,8 +138,8 @@ int main() {
   const Steps all{.branch = true, .gate = true, .affine = true, .modulation = true, .then = true};
   const Steps few{.rms = true};
   const Steps dit{.branch = true, .gate = true, .modulation = true, .then = true};
-  // One to eight pieces a lane, rows with and without idle lanes, and thread blocks that are not full
-  // at the end.
+  // One to eight pieces a lane, rows with and without idle lanes, and thread blocks that are not
+  // full at the end.
   for (const std::int64_t c : {8, 24, 64, 192, 384, 512, 1152, 1536, 2048}) {
     for (const DType type : {DType::bf16, DType::f32}) {
       check(type, type, 3, 211, c, dit);

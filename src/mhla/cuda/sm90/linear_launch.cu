@@ -149,6 +149,7 @@ TileArgs TileCall::args(const TileGroup& group, const TileLayout& layout) const 
   args.batch_first = group.batch_first;
   args.head_first = group.head_first / plan_.kernels->heads;
   args.heads = group.heads / plan_.kernels->heads;
+  args.by_heads = Divisor(args.heads);
   args.tasks = layout.blocks * group.batch * args.heads;
   args.slots = slots_of(layout);
   return args;

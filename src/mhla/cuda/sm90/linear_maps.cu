@@ -72,7 +72,10 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
                    .kinds = 1,
                    .whole = 1,
                    .shapes = {},
-                   .box = {1, 1, 1}};
+                   .box = {1, 1, 1},
+                   .by_blocks = {},
+                   .by_columns = {},
+                   .by_lines = {}};
   for (int axis = missing; axis < 3; ++axis) {
     const auto& edges = sequence.edges[axis - missing];
     const auto count = static_cast<std::int64_t>(edges.size()) - 1;
@@ -100,6 +103,8 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
   if (!first || !last) return std::nullopt;
   tiles.shapes[0] = *first;
   tiles.shapes[1] = *last;
+  tiles.by_blocks = Divisor(tiles.blocks);
+  tiles.by_columns = Divisor(tiles.counts[2]), tiles.by_lines = Divisor(tiles.counts[1]);
   return tiles;
 }
 

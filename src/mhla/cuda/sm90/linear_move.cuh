@@ -14,8 +14,8 @@ struct TilePlace {
 };
 // As if its pair were the first one.
 __device__ __forceinline__ TilePlace block_at(const TileLayout& layout, unsigned block) {
-  const unsigned line = block / static_cast<unsigned>(layout.counts[2]);
-  const unsigned plane = line / static_cast<unsigned>(layout.counts[1]);
+  const unsigned line = layout.by_columns.divide(block);
+  const unsigned plane = layout.by_lines.divide(line);
   const int index[3] = {static_cast<int>(plane),
                         static_cast<int>(line - plane * static_cast<unsigned>(layout.counts[1])),
                         static_cast<int>(block - line * static_cast<unsigned>(layout.counts[2]))};
@@ -45,9 +45,9 @@ template <typename M>
 __device__ __forceinline__ TilePlace place_of(const TileArgs& args, int task) {
   const TileLayout& layout = args.layout;
   // Heads vary fastest: their rows are neighbours in memory.
-  const unsigned heads = args.heads, rest = static_cast<unsigned>(task) / heads,
+  const unsigned heads = args.heads, rest = args.by_heads.divide(static_cast<unsigned>(task)),
                  head = static_cast<unsigned>(task) - rest * heads,
-                 batch = rest / static_cast<unsigned>(layout.blocks),
+                 batch = layout.by_blocks.divide(rest),
                  block = rest - batch * static_cast<unsigned>(layout.blocks);
   TilePlace place = block_at(layout, block);
   place.z += (args.batch_first + static_cast<int>(batch)) * layout.grid[0];

@@ -11,6 +11,23 @@
 
 namespace mhla::cuda::sm90 {
 
+// Division by a number of the launch, 1 or more: two instructions, exact below 2^31. Blocks of one
+// tile are looked up so often that divisions by variables show.
+struct Divisor {
+  unsigned multiplier = 1;
+  int shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int n) {
+    while (std::int64_t{1} << shift < n) ++shift;
+    const std::uint64_t above = (std::uint64_t{1} << shift) - static_cast<std::uint64_t>(n);
+    multiplier = static_cast<unsigned>((above << 32) / static_cast<std::uint64_t>(n)) + 1;
+  }
+  __device__ __forceinline__ unsigned divide(unsigned x) const {
+    return (__umulhi(x, multiplier) + x) >> shift;
+  }
+};
+
 // How blocks of one size are cut. Axes are z, y, x.
 struct TileShape {
   int extent[3];  // of a block
@@ -31,6 +48,7 @@ struct TileLayout {
   TileShape shapes[2];
   // The box that all blocks fit: a place in it, in raster order, is a slot.
   int box[3];
+  Divisor by_blocks, by_columns, by_lines;  // blocks, counts[2], counts[1]
 };
 
 // Numbers of the rows of a block are padded to whole 16 bytes.
@@ -41,6 +59,7 @@ struct TileArgs {
   TileLayout layout;
   int tasks;                           // blocks of all pairs of the launch
   int batch_first, head_first, heads;  // heads go by tiles, which may hold two
+  Divisor by_heads;
   // [pair][block][entries]: a summary as it lies in shared memory, 64 columns of dv side by side in
   // swizzled rows of 128 bytes, then, when normalised, the key sum.
   const void* summaries_in;
