@@ -8,6 +8,8 @@
 
 #include <optional>
 
+#include "nn/functional/token_maps.h"
+
 namespace mhla::nn::functional {
 namespace {
 
@@ -66,8 +68,8 @@ class Projection : public torch::autograd::Function<Projection> {
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const bool narrowed = at::autocast::is_autocast_enabled(at::kCUDA);
-  const bool many = bias.defined() && x.is_cuda() && x.dim() > 1 && x.numel() > 0 &&
-                    at::GradMode::is_enabled() && bias.requires_grad();
+  const bool many = bias.defined() && is_plain_cuda(x) && is_plain_cuda(weight) && x.dim() > 1 &&
+                    x.numel() > 0 && at::GradMode::is_enabled() && bias.requires_grad();
   if (!many || (!narrowed && x.scalar_type() != weight.scalar_type())) {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }
