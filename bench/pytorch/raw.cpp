@@ -42,7 +42,10 @@ void raw(const at::Tensor& q, at::TensorList k, at::TensorList v, at::TensorList
     if (!recorded) x.clear();
     x.push_back(std::move(o));
   }
-  if (!d_o) return;
+  if (!d_o) {
+    while (!x.empty()) x.pop_back();  // the last first, as a graph frees them: the next call gets
+    return;                           // its memory in the same order
+  }
   std::vector<at::Tensor> gradients{*d_o};
   for (std::size_t i = k.size(); i-- > 0;) {
     const at::Tensor d = gradients.back();
