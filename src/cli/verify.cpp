@@ -46,10 +46,13 @@ nlohmann::json to_json(const verify::Report& report) {
                         {"share", number(f.ratio)},
                         {"seed", f.seed}});
   }
-  return {{"cases", report.cases},       {"runs", report.runs},
-          {"failed", report.failed},     {"redrawn", report.redrawn},
-          {"unserved", report.unserved}, {"too_heavy", report.too_heavy},
-          {"seconds", report.seconds},   {"forms", forms},
+  return {{"cases", report.cases},
+          {"runs", report.runs},
+          {"failed", report.failed},
+          {"unserved", report.unserved},
+          {"too_heavy", report.too_heavy},
+          {"seconds", report.seconds},
+          {"forms", forms},
           {"failures", failures}};
 }
 
@@ -100,9 +103,6 @@ void print_summary(const verify::Report& report) {
       << "Each cell: the worst error against the f64 oracle, and its share of the tolerance.\n"
       << report.cases << " cases, " << report.runs << " runs, " << report.failed << " failed, "
       << seconds << "\n";
-  if (report.redrawn > 0) {
-    std::cout << report.redrawn << " of them past the limit, judged by the median of three draws\n";
-  }
   if (report.unserved > 0) std::cout << report.unserved << " cases that nothing here serves\n";
   if (report.too_heavy > 0) {
     std::cout << report.too_heavy << " large cases left out on the CPU (--all runs them)\n";

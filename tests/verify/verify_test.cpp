@@ -5,11 +5,9 @@
 
 #include <atomic>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "mhla/verify/rounding.h"
-#include "mhla/verify/trial.h"
 
 namespace mhla::verify {
 namespace {
@@ -261,74 +259,6 @@ TEST(Verify, NoticesASystematicLowPrecisionErrorOfThreeUlps) {
     }
   };
   expect_all_fail(spoiled(bias), "none/exact/elu1/one-block/bf16", "o is off");
-}
-
-// The reference with the first element of o off by so many times the limit, for the values of these
-// seeds alone. The normaliser is `none`, whose backward does not read o.
-Subject off_by(const Case& c, const std::map<std::uint64_t, double>& share_of_seed) {
-  std::map<double, double> wrong;  // by the first element of q
-  for (const auto& [seed, share] : share_of_seed) {
-    Case drawn = c;
-    drawn.seed = seed;
-    const Truth truth = truth_of(drawn);
-    std::vector<double> o = truth.answer.value.o;
-    o[0] += 1;
-    const Agreement of_one = compare(o, {.value = truth.answer.value.o,
-                                         .mass = truth.answer.mass.o,
-                                         .naive = &truth.naive->o,
-                                         .dtype = c.problem.dtype,
-                                         .stored = c.problem.dtype});
-    wrong[truth.inputs.q[0]] = truth.answer.value.o[0] + share / of_one.ratio;
-  }
-  return spoiled(
-      [wrong](const Plan&, const ForwardInputs& in, const ForwardOutputs& out, const Workspace&) {
-        const auto found = wrong.find(load(in.q.dtype, in.q.data));
-        if (found == wrong.end()) return;
-        store(out.o.dtype, round_to(out.o.dtype, found->second), out.o.data);
-      });
-}
-
-class Redraws : public ::testing::Test {
- protected:
-  static Options chosen(int seeds) {
-    Options options;
-    options.filter = "causal/none/elu1/sequence/bf16";
-    options.seeds = seeds;
-    return options;
-  }
-  Report off(const std::map<std::uint64_t, double>& share_of_seed) const {
-    return report_on(off_by(c, share_of_seed), c.name);
-  }
-  const Case c = selected_cases(chosen(1)).at(0);
-  // Of the three draws, the case's own first.
-  const std::vector<std::uint64_t> seeds = seeds_of(c, chosen(3));
-};
-
-TEST_F(Redraws, ExcuseACaseThatIsPastItsLimitForItsOwnSeedAlone) {
-  const Report report = off({{seeds[0], 1.5}});
-  EXPECT_EQ(report.runs, 1U);
-  EXPECT_EQ(report.failed, 0U);
-  EXPECT_EQ(report.redrawn, 1U);
-}
-
-TEST_F(Redraws, FailWithTheSeedOfTheMedian) {
-  const Report report = off({{seeds[0], 1.8}, {seeds[2], 1.4}});
-  ASSERT_EQ(report.failures.size(), 1U);
-  EXPECT_EQ(report.redrawn, 1U);
-  EXPECT_EQ(report.failures[0].seed, seeds[2]);
-  EXPECT_LT(report.failures[0].ratio, 1.6);
-}
-
-TEST_F(Redraws, DoNotExcuseGrossErrorsAndNaN) {
-  for (const double share : {5.0, static_cast<double>(NAN)}) {
-    const Report first = off({{seeds[0], share}});
-    ASSERT_EQ(first.failures.size(), 1U) << share;
-    EXPECT_EQ(first.redrawn, 0U);
-    EXPECT_EQ(first.failures[0].seed, seeds[0]);
-    const Report later = off({{seeds[0], 1.5}, {seeds[1], share}});
-    ASSERT_EQ(later.failures.size(), 1U) << share;
-    EXPECT_EQ(later.failures[0].seed, seeds[1]);
-  }
 }
 
 TEST(Verify, AnExceptionIsAFailureOfTheCase) {

@@ -1,7 +1,6 @@
 // One case on one subject: run it on poisoned buffers and compare with the oracle.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,8 +23,6 @@ struct Outcome {
   Agreement worst;
   std::string tensor;              // where the worst agreement was: "o", "d_q"
   std::vector<std::string> wrong;  // empty: passed
-  bool faulty = false;             // wrong in more than values past their tolerance
-  std::uint64_t seed = 0;          // of the values, where `verify` made the outcome
 };
 
 // Forward and backward, twice: values, unread inputs, untouched surroundings, repeatable bits.

@@ -44,19 +44,13 @@ class Collector {
     ++report_.failed;
     std::string reason;
     for (const std::string& part : outcome.wrong) reason += (reason.empty() ? "" : "; ") + part;
-    report_.failures.push_back(
-        {c.name, form, implementation, reason, outcome.seed, outcome.worst.ratio});
+    report_.failures.push_back({c.name, form, implementation, reason, c.seed, outcome.worst.ratio});
   }
 
   void done(bool tried, bool too_heavy) {
     const std::lock_guard lock(mutex_);
     ++(tried ? report_.cases : too_heavy ? report_.too_heavy : report_.unserved);
     if (options_.progress) options_.progress(++done_, total_);
-  }
-
-  void redrawn() {
-    const std::lock_guard lock(mutex_);
-    ++report_.redrawn;
   }
 
   Report finish() {
@@ -77,22 +71,16 @@ class Collector {
   Report report_;
 };
 
-Outcome broken(const Case& c, const std::string& why) {
-  return {.worst = {}, .tensor = "", .wrong = {why}, .faulty = true, .seed = c.seed};
-}
-
 // Calls `trial`; an exception is a failure of the case, not of the program.
 template <typename Trial>
-Outcome guarded(const Case& c, Trial trial, const std::function<void()>& on_device_error = {}) {
+Outcome guarded(Trial trial, const std::function<void()>& on_device_error = {}) {
   try {
-    Outcome outcome = trial();
-    outcome.seed = c.seed;
-    return outcome;
+    return trial();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::device && on_device_error) on_device_error();
-    return broken(c, error.what());
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
   } catch (const std::exception& error) {
-    return broken(c, error.what());
+    return {.worst = {}, .tensor = "", .wrong = {error.what()}};
   }
 }
 
@@ -117,40 +105,10 @@ Planned plan_for(const Subject& subject, const Case& c) {
 struct Jury {
   const std::vector<Subject>& subjects;
   bool streaming, heavy_on_cpu;
-  bool redraws;                 // see by_three_draws
   std::mutex accelerator = {};  // one case at a time there
   // A kernel that faults takes the device with it: which case that was, for those that follow.
   std::string lost_in = {};
 };
-
-// The largest share known to be luck is 1.35 (docs/verification.md); this one is four times the
-// naive error.
-constexpr double kLargestByLuck = 2;
-
-bool may_be_luck(const Outcome& outcome) {
-  return !outcome.faulty && outcome.worst.ratio < kLargestByLuck;  // false for infinity and NaN
-}
-
-// The naive error, of which the limit is twice, is drawn with the values and may be small by luck.
-// So a 16-bit run past its limit, and wrong in nothing else, is drawn twice more if luck can be the
-// reason: the median counts, unless another draw is wrong beyond luck.
-template <typename Trial>  // Outcome(const Case&)
-Outcome by_three_draws(const Case& c, const Outcome& first, Collector& collector, Trial trial) {
-  std::vector<Outcome> draws = {first};
-  Options three;
-  three.seeds = 3;
-  for (const std::uint64_t seed : seeds_of(c, three)) {
-    if (seed == c.seed) continue;
-    Case drawn = c;
-    drawn.seed = seed;
-    draws.push_back(trial(drawn));
-    if (!may_be_luck(draws.back())) return draws.back();
-  }
-  std::sort(draws.begin(), draws.end(),
-            [](const Outcome& a, const Outcome& b) { return a.worst.ratio < b.worst.ratio; });
-  collector.redrawn();
-  return draws[1];
-}
 
 struct Tried {
   bool somewhere = false, too_heavy = false;
@@ -174,30 +132,21 @@ Tried try_everywhere(const Case& c, Jury& jury, Collector& collector) {
     if (!planned.plan && planned.error.empty()) continue;
     tried = true;
     if (!on_cpu && !jury.lost_in.empty()) {
-      collector.record(c, c.form, subject.name,
-                       broken(c, "the device was lost in: " + jury.lost_in));
+      collector.record(
+          c, c.form, subject.name,
+          {.worst = {}, .tensor = "", .wrong = {"the device was lost in: " + jury.lost_in}});
       continue;
     }
-    const auto attempt = [&](const Case& drawn, const auto& its_truth) {
-      const auto trial = [&] {
-        if (!planned.plan) fail("verify", planned.error);
-        return try_case(drawn, its_truth(), subject, *planned.plan);
-      };
-      return guarded(drawn, trial, [&] { jury.lost_in = c.name; });
+    const auto trial = [&] {
+      if (!planned.plan) fail("verify", planned.error);
+      return try_case(c, the_truth(), subject, *planned.plan);
     };
-    Outcome outcome = attempt(c, the_truth);
-    if (jury.redraws && !outcome.wrong.empty() && may_be_luck(outcome) && the_truth().naive) {
-      outcome = by_three_draws(c, outcome, collector, [&](const Case& drawn) {
-        return attempt(drawn, [&] { return truth_of(drawn); });
-      });
-    }
-    collector.record(c, c.form, subject.name, outcome);
+    collector.record(c, c.form, subject.name, guarded(trial, [&] { jury.lost_in = c.name; }));
   }
   if (jury.streaming && (!c.heavy || jury.heavy_on_cpu) && !refuses_streaming(c)) {
     tried = true;
     const std::string form = std::string("streaming/") + name(c.problem.mask);
-    collector.record(c, form, kStreaming,
-                     guarded(c, [&] { return try_streaming(c, the_truth()); }));
+    collector.record(c, form, kStreaming, guarded([&] { return try_streaming(c, the_truth()); }));
   }
   return {tried, too_heavy};
 }
@@ -206,7 +155,7 @@ Report run(const Options& options, const std::vector<Subject>& subjects, bool st
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Case> all = selected_cases(options);
   Collector collector(options, all.size());
-  Jury jury{subjects, streaming, options.heavy, !options.seed && options.seeds == 1};
+  Jury jury{subjects, streaming, options.heavy};
   std::atomic<std::size_t> next = 0;
   std::exception_ptr failure;  // of the jury itself, out of memory for example
   std::mutex failing;

@@ -45,7 +45,6 @@ struct Report {
   std::size_t cases = 0;      // tried on at least one implementation
   std::size_t runs = 0;       // cases times their values and the implementations that serve them
   std::size_t failed = 0;     // runs that failed
-  std::size_t redrawn = 0;    // runs judged by the median of three draws, see docs/verification.md
   std::size_t unserved = 0;   // cases that nothing on this machine serves
   std::size_t too_heavy = 0;  // cases that only the CPU could have served, see Options::heavy
   double seconds = 0;
