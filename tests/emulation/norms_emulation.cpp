@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "mhla/core/half.h"
 #include "mhla/norms.h"
+#include "numbers.h"
 
 namespace {
 
@@ -16,41 +16,9 @@ using namespace mhla;
 std::mt19937_64 random_bits(5);
 int failures = 0;
 
-// Random numbers in a type and as f64.
-struct Numbers {
-  DType dtype;
-  std::vector<double> exact;
-  std::vector<std::byte> raw;
-
+struct Numbers : emulator::Numbers {
   Numbers(DType dtype, std::int64_t count)
-      : dtype(dtype),
-        exact(static_cast<std::size_t>(count)),
-        raw(exact.size() * static_cast<std::size_t>(size_of(dtype))) {
-    std::normal_distribution<float> normal;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      const float value = normal(random_bits) + 0.25f;
-      if (dtype == DType::f32) {
-        at<float>(i) = value;
-      } else if (dtype == DType::bf16) {
-        at<BFloat16>(i) = from_float<BFloat16>(value);
-      } else {
-        at<Float16>(i) = from_float<Float16>(value);
-      }
-      exact[i] = result(i);
-    }
-  }
-  template <typename T>
-  T& at(std::size_t i) {
-    return reinterpret_cast<T*>(raw.data())[i];
-  }
-  double result(std::size_t i) {
-    if (dtype == DType::f32) return at<float>(i);
-    return dtype == DType::bf16 ? to_float(at<BFloat16>(i)) : to_float(at<Float16>(i));
-  }
-  TensorView view(std::initializer_list<std::int64_t> shape) {
-    return TensorView::contiguous(raw.data(), dtype, shape, Device::cuda(0));
-  }
-  void forget() { raw.assign(raw.size(), std::byte{0xff}); }  // NaN
+      : emulator::Numbers(random_bits, dtype, count, 1.f, /*mean=*/0.25f) {}
 };
 
 struct Steps {
@@ -76,12 +44,13 @@ void check(DType type_x, DType type, std::int64_t b, std::int64_t n, std::int64_
 
   // Of the sum as it is stored: the kernel's own is taken, after it was compared.
   sum.forget(), out.forget();
-  RowNorm call{.x = x.view({b, n, c}), .out = out.view({b, n, c}), .rms = steps.rms};
-  if (steps.branch) call.branch = branch.view({b, n, c}), call.sum = sum.view({b, n, c});
-  if (steps.gate) call.gate = gate.view({b, c});
-  if (steps.affine) call.weight = weight.view({c}), call.bias = bias.view({c});
-  if (steps.modulation) call.scale = scale.view({b, c}), call.shift = shift.view({b, c});
-  if (steps.then) call.then_weight = then_weight.view({c}), call.then_bias = then_bias.view({c});
+  RowNorm call{.x = x.on_device({b, n, c}), .out = out.on_device({b, n, c}), .rms = steps.rms};
+  if (steps.branch) call.branch = branch.on_device({b, n, c}), call.sum = sum.on_device({b, n, c});
+  if (steps.gate) call.gate = gate.on_device({b, c});
+  if (steps.affine) call.weight = weight.on_device({c}), call.bias = bias.on_device({c});
+  if (steps.modulation) call.scale = scale.on_device({b, c}), call.shift = shift.on_device({b, c});
+  if (steps.then)
+    call.then_weight = then_weight.on_device({c}), call.then_bias = then_bias.on_device({c});
   row_norm(call, nullptr);
 
   const double unit = type == DType::f32 ? 0x1p-22 : type == DType::bf16 ? 0x1p-8 : 0x1p-11;
