@@ -12,12 +12,16 @@ using Getter = const LinearKernels& (*)();
 
 // Results of tiny heads have few terms: roundings on the way do not average out.
 bool is_small(const Problem& problem) {
-  return problem.dtype != DType::f32 && problem.dk <= kSmallWidth && problem.dv <= kSmallWidth;
+  const auto [narrow, wide] = std::minmax(problem.dk, problem.dv);
+  return problem.dtype != DType::f32 && narrow <= kSmallWidth && wide <= kSmallWidest;
 }
 
 const LinearKernels& kernels_for(const Problem& problem, bool through_tf32) {
   const DType dtype = problem.dtype;
-  if (is_small(problem)) return linear_kernels_small(dtype == DType::bf16);
+  if (is_small(problem)) {
+    return linear_kernels_small(dtype == DType::bf16,
+                                static_cast<int>(std::max(problem.dk, problem.dv)));
+  }
   static constexpr Getter kBf16[] = {linear_kernels_bf16_32,  linear_kernels_bf16_64,
                                      linear_kernels_bf16_80,  linear_kernels_bf16_96,
                                      linear_kernels_bf16_128, linear_kernels_bf16_256};

@@ -11,8 +11,8 @@ namespace mhla::cuda {
 template <typename T>
 inline constexpr int kPad = kChunk<T>;
 
-// [kRows][kCols] of T, worked on by kThreads threads. Each thread owns fixed chunks: what it loads
-// it may transform before the barrier.
+// [kRows][kCols] of T, worked on by kThreads threads; tensors may be of a narrower type. Each
+// thread owns fixed chunks: what it loads it may transform before the barrier.
 template <typename T, int kRows, int kCols, int kThreads>
 struct RowTile {
   static constexpr int kLd = kCols + kPad<T>;
@@ -33,11 +33,13 @@ struct RowTile {
   static constexpr int kOwned = kRows / kRowStep;
 
   // Starts loading positions first..first + kRows of a block; columns past `cols` and rows past
-  // the block become zeros. Asynchronous when rows are aligned, otherwise complete on return.
-  static __device__ __forceinline__ void load(T* tile, const T* head, const RowTensor& tensor,
+  // the block become zeros. Asynchronous when rows are aligned and of T, otherwise complete on
+  // return.
+  template <typename In>
+  static __device__ __forceinline__ void load(T* tile, const In* head, const RowTensor& tensor,
                                               const DeviceBlock& block, int first, int cols) {
     const int col = own_column();
-    if (tensor.vectors) {
+    if (std::is_same_v<In, T> && tensor.vectors) {
 #pragma unroll
       for (int i = 0; i < kOwned; ++i) {
         const int row = own_row(i);
@@ -52,8 +54,9 @@ struct RowTile {
         const bool valid = first + row < block.count;
         const std::int64_t token = valid ? block.token(first + row) : 0;
         for (int c = col; c < col + kChunk<T>; ++c) {
-          tile[row * kLd + c] = valid && c < cols ? head[token * tensor.token_stride + c]
-                                                  : from_float<T>(0.f);
+          tile[row * kLd + c] = valid && c < cols
+                                    ? converted<T>(head[token * tensor.token_stride + c])
+                                    : from_float<T>(0.f);
         }
       }
     }
@@ -74,19 +77,22 @@ struct RowTile {
   }
 
   // Writes the rows that exist and the first `cols` columns.
-  static __device__ __forceinline__ void store(const T* tile, T* head, const RowTensor& tensor,
+  template <typename Out>
+  static __device__ __forceinline__ void store(const T* tile, Out* head, const RowTensor& tensor,
                                                const DeviceBlock& block, int first, int cols) {
     const int col = own_column();
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       const int row = own_row(i);
       if (first + row >= block.count || col >= cols) continue;
-      T* out = head + static_cast<std::int64_t>(block.token(first + row)) * tensor.token_stride;
-      if (tensor.vectors) {
+      Out* out = head + static_cast<std::int64_t>(block.token(first + row)) * tensor.token_stride;
+      if (std::is_same_v<Out, T> && tensor.vectors) {
         *reinterpret_cast<Chunk*>(out + col) = *reinterpret_cast<const Chunk*>(tile + row * kLd +
                                                                                col);
       } else {
-        for (int c = col; c < min(col + kChunk<T>, cols); ++c) out[c] = tile[row * kLd + c];
+        for (int c = col; c < min(col + kChunk<T>, cols); ++c) {
+          out[c] = converted<Out>(tile[row * kLd + c]);
+        }
       }
     }
   }

@@ -24,6 +24,20 @@ struct tf32 {
   float value;
 };
 
+// What rows of inputs T, and phi of them, are in shared memory.
+template <typename T>
+struct TileOf {
+  using type = T;
+};
+template <>
+struct TileOf<small_bf16> {
+  using type = float;
+};
+template <>
+struct TileOf<small_f16> {
+  using type = float;
+};
+
 // What summaries, scores and scaled gradients are stored as when inputs are T.
 template <typename T>
 struct SummaryOf;
@@ -88,6 +102,12 @@ __device__ __forceinline__ float from_float<float>(float x) {
   return x;
 }
 
+template <typename To, typename From>
+__device__ __forceinline__ To converted(From x) {
+  if constexpr (std::is_same_v<To, From>) return x;
+  else return from_float<To>(to_float(x));
+}
+
 // Stores two neighbours at once; p is aligned to the pair.
 template <typename T>
 __device__ __forceinline__ void store_pair(T* p, float x, float y) {
@@ -130,7 +150,7 @@ __device__ __forceinline__ Chunk pack(const float (&x)[kChunk<T>]) {
     if constexpr (sizeof(T) == 4) {
       chunk.word[i] = __float_as_uint(x[i]);
     } else if constexpr (sizeof(T) == 2) {
-      if constexpr (std::is_base_of_v<bf16, T>) {
+      if constexpr (std::is_same_v<T, bf16>) {
         chunk.word[i] = ptx::pack_bf16(x[2 * i], x[2 * i + 1]);
       } else {
         chunk.word[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);

@@ -36,10 +36,6 @@ __device__ __forceinline__ void for_each_pair(Accumulator<MI, NI>& acc, F&& f) {
 
 template <typename T>
 inline constexpr bool kIs16Bit = sizeof(T) == 2;
-// Products with f32 are taken in f32.
-template <typename T>
-inline constexpr bool kPlain = std::is_same_v<T, float> || std::is_same_v<T, small_bf16> ||
-                               std::is_same_v<T, small_f16>;
 
 // kAt: a is [k][m]; kBt: b is [n][k]. k is a multiple of 16.
 template <bool kAt, bool kBt, typename T, int MI, int NI>
@@ -61,7 +57,7 @@ __device__ __forceinline__ void warp_gemm_16bit(Accumulator<MI, NI>& acc, const 
   };
   const auto multiply = [&](int i, int j, const std::uint32_t (&fa)[4],
                             const std::uint32_t (&fb)[4]) {
-    if constexpr (std::is_base_of_v<bf16, T>) {
+    if constexpr (std::is_same_v<T, bf16>) {
       ptx::mma_bf16(acc[i][j], fa, fb[0], fb[1]);
       ptx::mma_bf16(acc[i][j + 1], fa, fb[2], fb[3]);
     } else {
@@ -175,7 +171,7 @@ __device__ __forceinline__ void warp_gemm(Accumulator<MI, NI>& acc, const TA* a,
                                           const TB* b, int ldb, int k) {
   if constexpr (kIs16Bit<TA> && std::is_same_v<TA, TB>) {
     warp_gemm_16bit<kAt, kBt>(acc, a, lda, b, ldb, k);
-  } else if constexpr (kPlain<TA> && kPlain<TB>) {
+  } else if constexpr (std::is_same_v<TA, float> && std::is_same_v<TB, float>) {
     warp_gemm_f32<kAt, kBt>(acc, a, lda, b, ldb, k);
   } else {
     warp_gemm_tf32<kAt, kBt>(acc, a, lda, b, ldb, k);

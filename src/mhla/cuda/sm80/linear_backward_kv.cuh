@@ -15,6 +15,7 @@ constexpr int backward_kv_bytes(int stages) {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_kv(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -27,8 +28,8 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv(const LinearArgs args
 
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* v = args.v.head<const T>(place.batch, place.head);
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head);
   const std::int64_t summary = place.summary;
   const G* d_summary = static_cast<const G*>(args.d_summaries) + summary * args.entries;
 
@@ -86,12 +87,12 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv(const LinearArgs args
     }
     __syncthreads();
     if (args.d_v.data != nullptr) {
-      VTile::store(v_tile, args.d_v.head<T>(place.batch, place.head) + j * L::DV, args.d_v, block,
+      VTile::store(v_tile, args.d_v.head<In>(place.batch, place.head) + j * L::DV, args.d_v, block,
                    t * L::kRows, args.dv - j * L::DV);
     }
     if (args.d_k.data != nullptr && j + 1 == args.dv_tiles) {
-      KTile::store(k_tile, args.d_k.head<T>(place.batch, place.head), args.d_k, block, t * L::kRows,
-                   args.dk);
+      KTile::store(k_tile, args.d_k.head<In>(place.batch, place.head), args.d_k, block,
+                   t * L::kRows, args.dk);
     }
     __syncthreads();
     if (args.stages == 1 && step + 1 < steps) start(step + 1);

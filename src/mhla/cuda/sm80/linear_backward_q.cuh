@@ -51,6 +51,7 @@ struct Carry {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* d_o = args.d_o.head<const T>(place.batch, place.head);
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  const In* d_o = args.d_o.head<const In>(place.batch, place.head);
   const std::int64_t summary = place.summary;
   const G* mixed = static_cast<const G*>(args.mixed) + summary * args.entries;
   G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.entries;
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q(const LinearArgs args)
       });
       __syncthreads();
       if (args.d_q.data != nullptr) {
-        KTile::store(q_tile, args.d_q.head<T>(place.batch, place.head), args.d_q, block,
+        KTile::store(q_tile, args.d_q.head<In>(place.batch, place.head), args.d_q, block,
                      t * L::kRows, args.dk);
       }
       __syncthreads();

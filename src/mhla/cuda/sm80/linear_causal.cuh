@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_scores(Accumulator<1, L::kRowPI>& acc, int
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs args) {
   ptx::begin_after_previous();
-  using T = typename L::T;
+  using In = typename L::In;
   using G = typename L::G;
   using KTile = typename L::KTile;
   using VTile = typename L::VTile;
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs a
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const int tile_v = place.tile_v, col_v = tile_v * L::DV, cols = args.dv - col_v;
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* v = args.v.head<const T>(place.batch, place.head) + col_v;
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head) + col_v;
   const std::int64_t summary = place.summary;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
   const int col0 = L::row_part() * L::kRowVI * 8;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(L::kThreads) readout_causal(const LinearArgs a
                  y * factor);
     });
     __syncthreads();
-    VTile::store(tiles.d_o, args.o.head<T>(place.batch, place.head) + col_v, args.o, block,
+    VTile::store(tiles.d_o, args.o.head<In>(place.batch, place.head) + col_v, args.o, block,
                  r * L::kRows, cols);
     __syncthreads();
   }

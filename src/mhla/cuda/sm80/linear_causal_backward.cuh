@@ -12,10 +12,10 @@ __device__ __forceinline__ void score_gradients(Accumulator<1, L::kRowPI>& acc,
                                                 const LinearArgs& args, const Place& place,
                                                 const DeviceBlock& block, int r, int c,
                                                 const CausalTiles<L>& tiles) {
-  using T = typename L::T;
+  using In = typename L::In;
   using VTile = typename L::VTile;
-  const T* v = args.v.head<const T>(place.batch, place.head);
-  const T* d_o = args.d_o.head<const T>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head);
+  const In* d_o = args.d_o.head<const In>(place.batch, place.head);
   clear(acc);
   for (int j = 0; j < args.dv_tiles; ++j) {
     const int cols = args.dv - j * L::DV;
@@ -44,6 +44,7 @@ __device__ __forceinline__ void add_rows(Accumulator<1, L::kRowPI>& acc, const f
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -53,9 +54,9 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
 
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* d_o = args.d_o.head<const T>(place.batch, place.head);
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* d_o = args.d_o.head<const In>(place.batch, place.head);
   const std::int64_t summary = place.summary;
   const G* mixed = static_cast<const G*>(args.mixed) + summary * args.entries;
   G* d_mixed = static_cast<G*>(args.d_mixed) + summary * args.entries;
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
     });
     __syncthreads();
     if (args.d_q.data != nullptr) {
-      KTile::store(tiles.q, args.d_q.head<T>(place.batch, place.head), args.d_q, block, first,
+      KTile::store(tiles.q, args.d_q.head<In>(place.batch, place.head), args.d_q, block, first,
                    args.dk);
     }
     __syncthreads();
@@ -174,6 +175,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_q_causal(const LinearArg
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -183,10 +185,10 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearAr
 
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* v = args.v.head<const T>(place.batch, place.head);
-  const T* d_o = args.d_o.head<const T>(place.batch, place.head);
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head);
+  const In* d_o = args.d_o.head<const In>(place.batch, place.head);
   const std::int64_t summary = place.summary;
   const G* d_summary = static_cast<const G*>(args.d_summaries) + summary * args.entries;
   const float weight = args.diagonal[place.head * args.diagonal_stride + block.index];
@@ -238,7 +240,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearAr
       });
       __syncthreads();
       if (args.d_v.data != nullptr) {
-        VTile::store(tiles.v, args.d_v.head<T>(place.batch, place.head) + j * L::DV, args.d_v,
+        VTile::store(tiles.v, args.d_v.head<In>(place.batch, place.head) + j * L::DV, args.d_v,
                      block, first, cols);
       }
       __syncthreads();
@@ -270,7 +272,7 @@ __global__ void __launch_bounds__(L::kThreads) backward_kv_causal(const LinearAr
     });
     __syncthreads();
     if (args.d_k.data != nullptr) {
-      KTile::store(tiles.k, args.d_k.head<T>(place.batch, place.head), args.d_k, block, first,
+      KTile::store(tiles.k, args.d_k.head<In>(place.batch, place.head), args.d_k, block, first,
                    args.dk);
     }
     __syncthreads();

@@ -18,6 +18,7 @@ constexpr int summaries_bytes(int stages) {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using KTile = typename L::KTile;
   using VTile = typename L::VTile;
@@ -28,8 +29,8 @@ __global__ void __launch_bounds__(L::kThreads) summaries(const LinearArgs args) 
   const Place place = locate(args, args.k_blocks);
   const DeviceBlock block = args.k_table[place.block];
   const int tile_v = place.tile_v, col_v = tile_v * L::DV;
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* v = args.v.head<const T>(place.batch, place.head) + col_v;
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head) + col_v;
 
   const auto start = [&](int t) {
     const int stage = t % args.stages;
@@ -90,6 +91,7 @@ constexpr int readout_bytes(int stages) {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using G = typename L::G;
   using KTile = typename L::KTile;
@@ -105,8 +107,8 @@ __global__ void __launch_bounds__(L::kThreads) readout(const LinearArgs args) {
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const int tile_v = place.tile_v, col_v = tile_v * L::DV;
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  T* o = args.o.head<T>(place.batch, place.head) + col_v;
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  In* o = args.o.head<In>(place.batch, place.head) + col_v;
   const std::int64_t summary = place.summary;
 
   const auto start = [&](int t) {

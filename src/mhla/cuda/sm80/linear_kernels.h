@@ -91,9 +91,9 @@ MHLA_LINEAR_KERNELS(f32)
 MHLA_LINEAR_KERNELS(tf32)
 #undef MHLA_LINEAR_KERNELS
 
-// 16-bit inputs of at most kSmallWidth columns, bf16 or f16.
-inline constexpr int kSmallWidth = 16;
-const LinearKernels& linear_kernels_small(bool brain);
+// 16-bit inputs, bf16 or f16: at most kSmallWidth columns of q or of v, and kSmallWidest of both.
+inline constexpr int kSmallWidth = 16, kSmallWidest = 64;
+const LinearKernels& linear_kernels_small(bool brain, int widest);
 const TypeKernels& type_kernels_small(bool brain);
 
 Kernel<MixArgs> mix_vectors_kernel(bool transposed);

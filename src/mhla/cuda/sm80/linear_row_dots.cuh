@@ -33,6 +33,7 @@ struct RowDotTiles {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads) row_dots(const LinearArgs args) {
   ptx::begin_after_previous();
+  using In = typename L::In;
   using T = typename L::T;
   using KTile = typename L::KTile;
   using VTile = typename L::VTile;
@@ -42,10 +43,10 @@ __global__ void __launch_bounds__(L::kThreads) row_dots(const LinearArgs args) {
   const Place place = locate(args, args.q_blocks);
   const DeviceBlock block = args.q_table[place.block];
   const int col_v = place.tile_v * L::DV, cols = args.dv - col_v;
-  const T* q = args.q.head<const T>(place.batch, place.head);
-  const T* k = args.k.head<const T>(place.batch, place.head);
-  const T* v = args.v.head<const T>(place.batch, place.head) + col_v;
-  const T* d_o = args.d_o.head<const T>(place.batch, place.head) + col_v;
+  const In* q = args.q.head<const In>(place.batch, place.head);
+  const In* k = args.k.head<const In>(place.batch, place.head);
+  const In* v = args.v.head<const In>(place.batch, place.head) + col_v;
+  const In* d_o = args.d_o.head<const In>(place.batch, place.head) + col_v;
   const float weight = args.causal ? args.diagonal[place.head * args.diagonal_stride + block.index]
                                    : 0.f;
   const int col_k = L::row_part() * L::kRowKI * 8, col_p = L::row_part() * L::kRowPI * 8;

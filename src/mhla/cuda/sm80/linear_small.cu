@@ -19,7 +19,10 @@ TypeKernels small_type_kernels() {
 
 }  // namespace
 
-const LinearKernels& linear_kernels_small(bool brain) {
+const LinearKernels& linear_kernels_small(bool brain, int widest) {
+  if (widest > 32) {
+    return brain ? linear_kernels<small_bf16, 64, 64>() : linear_kernels<small_f16, 64, 64>();
+  }
   return brain ? linear_kernels<small_bf16, 32, 32>() : linear_kernels<small_f16, 32, 32>();
 }
 const TypeKernels& type_kernels_small(bool brain) {

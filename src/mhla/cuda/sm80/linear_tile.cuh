@@ -7,10 +7,11 @@
 
 namespace mhla::cuda {
 
-template <typename T_, int DK_, int DV_>
+template <typename In_, int DK_, int DV_>
 struct Linear {
-  using T = T_;
-  using G = typename SummaryOf<T>::type;
+  using In = In_;                       // of the tensors
+  using T = typename TileOf<In>::type;  // of their rows in shared memory
+  using G = typename SummaryOf<In>::type;
   static constexpr int DK = DK_, DV = DV_;
   using Shape = LinearShape<DK, DV>;
   static constexpr int kThreads = Shape::kWarps * 32;
