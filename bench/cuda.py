@@ -39,6 +39,8 @@ def parse_arguments():
     parser.add_argument("--normalizer", choices=("exact", "shared_position", "none"),
                         help="of ours, instead of exact (language: none)")
     parser.add_argument("--quick", action="store_true", help="skip the compiled composition")
+    parser.add_argument("--only-compile", action="store_true",
+                        help="only fill the compiler's cache, for a run that follows; nothing is timed")
     parser.add_argument("--no-peers", action="store_true", help="time only ours")
     parser.add_argument("--no-verify", action="store_true", help="time unverified kernels")
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-",
@@ -202,6 +204,20 @@ def measure_peers(case, sets, what, compiled):
     return times, failures
 
 
+def fill_compiler_cache(shapes, device):
+    for shape in (shape for shape in shapes if not isinstance(shape, decode.Decode)):
+        attention = peers.peers(shape.case, compiled=True).get("compiled")
+        if attention is None:
+            continue
+        log(shape.name)
+        inputs = [make_inputs(shape.case, 0, device)]
+        for what in ("forward", "forward+backward"):
+            try:
+                peers.calls(attention, inputs, what)[0]()
+            except Exception as error:  # it will be reported where it is timed
+                log(f"  {what}: {error!r}")
+
+
 def measure_all(arguments, result, bandwidth, device):
     """Fills result["rows"] and the file shape by shape; what a time limit leaves is reported."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -228,6 +244,9 @@ def main():
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device != "cpu" else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = False
+    if arguments.only_compile:
+        fill_compiler_cache(arguments.shapes, device)
+        return 0
     bandwidth = timing.copy_bandwidth(device)
     log(f"{machine}: copy {bandwidth * 1e-12:.2f} TB/s, {libmhla.library_path()}")
     result = dict(machine=machine, torch=torch.__version__, copy_bytes_per_second=bandwidth,
