@@ -51,13 +51,8 @@ def _arguments(
     q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
     grid_as_numbers=False, narrow_mixing=False,
 ):  # fmt: skip
-    # NOTE: every microsecond here is one of each layer; the good case is one line.
-    if not (
-        isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(mixing, Tensor)
-        and isinstance(layout, (Grid, Sequence))
-    ):  # fmt: skip
-        _refuse_others(q=q, k=k, v=v, mixing=mixing)
-        check(layout)
+    _refuse_others(q=q, k=k, v=v, mixing=mixing)
+    check(layout)
     if not narrow_mixing and mixing.dtype in _NARROW:
         mixing = mixing.float()
     sizes, cut = (layout.sizes, layout.cut_words()) if grid_as_numbers else ((), layout._text)
@@ -117,16 +112,25 @@ def attention(
     Returns:
         `[B, Nq, H, Dv]`
     """
+    compiling = is_compiling()
+    if layout_k is None and q_den is None and k_den is None and cu_seqlens is None and local is None and not compiling:
+        # NOTE: after a kernel of a millisecond every line of code is out of the caches, so that the usual
+        # call is short and looks for what is wrong with its arguments after it was refused.
+        try:
+            options = _options(layout._text, None, mask, normalizer, feature_map, scale, eps)
+            return _attention(q, k, v, mixing, options)
+        except Exception as error:
+            refusal = error
+        _refuse_others(q=q, k=k, v=v, mixing=mixing)
+        check(layout)
+        raise refusal
     # A graph in which the grid is numbers serves all resolutions.
-    numbers = local is not None or is_compiling()
+    numbers = local is not None or compiling
     arguments = _arguments(
         q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
         numbers, local is not None,  # forward_and_local widens the matrix where no kernel reads 16 bits
     )  # fmt: skip
     if local is None:
-        q, k, v, mixing, q_den, k_den, sizes, sizes_k, options = arguments
-        if q_den is None and k_den is None and not sizes and not sizes_k and not numbers:
-            return _attention(q, k, v, mixing, options)
         return _forward(*arguments)
     if not isinstance(layout, Grid) or layout_k is not None:
         raise ValueError("[mhla.attention] local: needs a Grid layout of both q and k")

@@ -1,6 +1,7 @@
 // Parsing, the one-line errors with their hints, and exit codes.
 #include "cli/program.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>

@@ -2,6 +2,7 @@
 #include <lzma.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "io/compressed.h"
 #include "mhla/error.h"

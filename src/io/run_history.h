@@ -1,6 +1,7 @@
 // What a run wrote into its log.jsonl: curves by name.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>

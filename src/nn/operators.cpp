@@ -8,10 +8,13 @@ namespace mhla::nn::ops {
 namespace {
 
 // NOTE: forward for calls from Python, where each argument that is no tensor, None and [] included,
-// takes 0.1 to 0.5 us. A composition, so whatever forward is registered for sees forward.
+// takes 0.1 to 0.5 us. A composition, so whatever forward is registered for sees forward. A 16-bit
+// mixing matrix is widened here.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const at::Tensor& mixing, c10::string_view options) {
-  return forward(q, k, v, mixing, std::nullopt, std::nullopt, {}, {}, options);
+  const bool narrow = mixing.scalar_type() == at::kBFloat16 || mixing.scalar_type() == at::kHalf;
+  return forward(q, k, v, narrow ? mixing.to(at::kFloat) : mixing, std::nullopt, std::nullopt, {},
+                 {}, options);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "data/image_batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 

@@ -1,6 +1,7 @@
 // The local term of cuda.dense on the emulated machine against the f64 reference.
 //
 //   emulate [PROBLEM...]
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>

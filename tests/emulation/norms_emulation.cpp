@@ -1,4 +1,5 @@
 // Norms and what stands around them on the emulated machine against the same steps in f64.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>

@@ -2,6 +2,7 @@
 // returns in random order.
 //
 //   state_emulation [PROBLEM...]
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>

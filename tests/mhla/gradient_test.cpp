@@ -1,6 +1,7 @@
 // Reference gradients against central finite differences in f64, every input of every form.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>

@@ -1,6 +1,7 @@
 // What a computation must not touch may hold NaN: other packed sequences, weights nobody reads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -1,6 +1,8 @@
 // The local term: a depthwise convolution of v that some implementations add to the output.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/tensors.h"
 
 namespace mhla {
