@@ -79,15 +79,15 @@ class AttentionBackward : public torch::autograd::Node {
 Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
                const OptionalTensor& q_den_in, const OptionalTensor& k_den_in,
                c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options) {
-  for (const Tensor* tensor : {&q, &k, &v, &mixing}) {
-    TORCH_CHECK(!tensor->_fw_grad(/*level=*/0).defined(),
+  const Tensor q_den = q_den_in.value_or(Tensor()), k_den = k_den_in.value_or(Tensor());
+  for (const Tensor* tensor : {&q, &k, &v, &mixing, &q_den, &k_den}) {
+    TORCH_CHECK(!tensor->defined() || !tensor->_fw_grad(/*level=*/0).defined(),
                 "[mhla.attention] forward-mode differentiation is not supported: use backward");
   }
   const auto below_autograd = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return ops::forward(q, k, v, mixing, q_den_in, k_den_in, sizes, sizes_k, options);
   };
-  const Tensor q_den = q_den_in.value_or(Tensor()), k_den = k_den_in.value_or(Tensor());
   if (!torch::autograd::compute_requires_grad(q, k, v, mixing, q_den, k_den)) {
     return below_autograd();
   }

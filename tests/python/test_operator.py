@@ -217,6 +217,8 @@ def test_forward_mode_and_mixed_devices_are_refused():
     q, k, v = inputs(64)
     with pytest.raises(RuntimeError, match="forward-mode"):
         torch.func.jvp(lambda a: mhla.attention(a, k, v, weights(4), layout=layout), (q,), (q,))
+    with pytest.raises(RuntimeError, match="forward-mode"):
+        torch.func.jvp(lambda a: mhla.attention(q, k, v, weights(4), layout=layout, q_den=a, k_den=k), (q,), (q,))
     with pytest.raises(RuntimeError, match="meta"):
         mhla.attention(q, k, v, weights(4).to("meta"), layout=layout)
 
