@@ -121,9 +121,12 @@ def attention(
             return _attention(q, k, v, mixing, options)
         except Exception as error:
             refusal = error
-        _refuse_others(q=q, k=k, v=v, mixing=mixing)
-        check(layout)
-        raise refusal
+        try:
+            _refuse_others(q=q, k=k, v=v, mixing=mixing)
+            check(layout)
+            raise refusal
+        finally:
+            del refusal  # its traceback holds this frame, and so the tensors
     # A graph in which the grid is numbers serves all resolutions.
     numbers = local is not None or compiling
     arguments = _arguments(

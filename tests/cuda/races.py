@@ -21,7 +21,7 @@ KNOWN = [
     (re.compile(write), re.compile(read))
     for write, read in (
         (r"Write access at mhla::cuda::sm90::(store_float|copy_async_8|copy_async_16)\(",
-         r" in dense_(tile|load|forward|whole\w*|backward\w*|short\w*)\.cuh:\d+"),
+         r"Read access at .* in dense_(tile|load|forward|whole\w*|backward\w*|short\w*)\.cuh:\d+"),
         (r"Write access at void mhla::cuda::sm90::map_rows<.* in causal_tile\.cuh:\d+",
          r"Read access at .*::(load_factors<|store_rows_gradient\().* in causal_(tile|backward)\.cuh:\d+"),
         (r"Write access at mhla::cuda::sm90::store_zeros\(.* in linear_tile\.cuh:\d+",

@@ -1,5 +1,7 @@
 // The linear form on CUDA devices: summaries, mixing, read-out, and their backward.
 #include <algorithm>
+#include <initializer_list>
+#include <vector>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/implementations.h"
@@ -16,9 +18,9 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   const double summaries = static_cast<double>(problem.batch * problem.heads) *
                            (2.0 * plan.k_blocks + 2.0 * plan.q_blocks) *
                            static_cast<double>(plan.entries) * plan.types->summary_size;
-  const double rate = plan.tiles.kernels != nullptr  ? 3.9e12
-                      : problem.dtype == DType::bf16 ? 2.5e12
-                                                     : 0.8e12;
+  const double rate = plan.tiles.kernels != nullptr   ? 3.9e12
+                      : plan.types->summary_size == 2 ? 2.5e12  // bf16, but for tiny heads
+                                                      : 0.8e12;
   constexpr double kLaunch = 3e-6;
   // Denominators that are not one dot product of the query at hand read q once more.
   const double rows = plan.given ? static_cast<double>(problem.batch * problem.heads *
@@ -47,19 +49,21 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   prepared->tables = linear_tables(problem, prepared->plan);
   const LinearPlan& plan = prepared->plan;
   const LinearKernels& k = *plan.kernels;
-  for (const LinearKernel* kernel :
-       {&k.summaries, &k.readout, &k.backward_q, &k.backward_kv, &k.packed_backward_q,
-        &k.packed_backward_kv, &k.packed_readout_causal, &k.packed_backward_q_causal,
-        &k.packed_backward_kv_causal, &k.packed_readout_block, &k.packed_backward_block,
-        &k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal, &k.row_dots}) {
-    if (kernel->entry == nullptr) continue;
-    const int bytes = shared_bytes(*kernel, stages_of(*kernel, plan));
-    // Kernels for a whole block are left alone on devices where they do not fit: no plan uses them.
-    const bool is_optional = kernel == &k.packed_readout_block ||
-                             kernel == &k.packed_backward_block;
-    if (is_optional && !plan.whole_blocks) continue;
-    if (kernel == &k.row_dots && !plan.row_dots) continue;
-    allow_shared(reinterpret_cast<const void*>(kernel->entry), bytes);
+  // What the plan does not use is left alone: it may not fit the device.
+  std::vector<const LinearKernel*> used{&k.summaries, &k.readout, &k.backward_q, &k.backward_kv};
+  const auto add = [&used](bool wanted, std::initializer_list<const LinearKernel*> kernels) {
+    if (wanted) used.insert(used.end(), kernels);
+  };
+  add(plan.packed_backward, {&k.packed_backward_q, &k.packed_backward_kv});
+  add(plan.causal && !plan.packed_causal,
+      {&k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal});
+  add(plan.packed_causal,
+      {&k.packed_readout_causal, &k.packed_backward_q_causal, &k.packed_backward_kv_causal});
+  add(plan.whole_blocks, {&k.packed_readout_block, &k.packed_backward_block});
+  add(plan.row_dots, {&k.row_dots});
+  for (const LinearKernel* kernel : used) {
+    allow_shared(reinterpret_cast<const void*>(kernel->entry),
+                 shared_bytes(*kernel, stages_of(*kernel, plan)));
   }
   if (plan.resident != nullptr) {
     for (const MixKernel* kernel : {&plan.resident->mix, &plan.resident->mix_transposed}) {

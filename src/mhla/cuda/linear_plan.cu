@@ -10,18 +10,26 @@ namespace {
 
 using Getter = const LinearKernels& (*)();
 
+bool fits(const LinearKernel& kernel, int device) {
+  return shared_bytes(kernel, 1) <= shared_memory(device);
+}
+
+const LinearKernels& small_kernels(const Problem& problem) {
+  return linear_kernels_small(problem.dtype == DType::bf16,
+                              static_cast<int>(std::max(problem.dk, problem.dv)));
+}
+
 // Results of tiny heads have few terms: roundings on the way do not average out.
 bool is_small(const Problem& problem) {
   const auto [narrow, wide] = std::minmax(problem.dk, problem.dv);
-  return problem.dtype != DType::f32 && narrow <= kSmallWidth && wide <= kSmallWidest;
+  return problem.dtype != DType::f32 && narrow <= kSmallWidth && wide <= kSmallWidest &&
+         (problem.mask != Mask::causal ||
+          fits(small_kernels(problem).readout_causal, problem.device.index));
 }
 
 const LinearKernels& kernels_for(const Problem& problem, bool through_tf32) {
   const DType dtype = problem.dtype;
-  if (is_small(problem)) {
-    return linear_kernels_small(dtype == DType::bf16,
-                                static_cast<int>(std::max(problem.dk, problem.dv)));
-  }
+  if (is_small(problem)) return small_kernels(problem);
   static constexpr Getter kBf16[] = {linear_kernels_bf16_32,  linear_kernels_bf16_64,
                                      linear_kernels_bf16_80,  linear_kernels_bf16_96,
                                      linear_kernels_bf16_128, linear_kernels_bf16_256};
@@ -68,10 +76,6 @@ const MixKernel& mix_for(const MixKernel (&list)[kMixKernels], std::int64_t n) {
     }
   }
   return *best;
-}
-
-bool fits(const LinearKernel& kernel, int device) {
-  return shared_bytes(kernel, 1) <= shared_memory(device);
 }
 
 const ResidentKernels* resident_for(const Problem& problem, const LinearPlan& plan) {

@@ -149,7 +149,8 @@ __device__ __forceinline__ Chunk pack(const float (&x)[kChunk<T>]) {
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(T) == 4) {
       chunk.word[i] = __float_as_uint(x[i]);
-    } else if constexpr (sizeof(T) == 2) {
+    } else {
+      static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
       if constexpr (std::is_same_v<T, bf16>) {
         chunk.word[i] = ptx::pack_bf16(x[2 * i], x[2 * i + 1]);
       } else {

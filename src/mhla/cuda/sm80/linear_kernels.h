@@ -92,6 +92,8 @@ MHLA_LINEAR_KERNELS(tf32)
 #undef MHLA_LINEAR_KERNELS
 
 // 16-bit inputs, bf16 or f16: at most kSmallWidth columns of q or of v, and kSmallWidest of both.
+// Wider heads pass `mhla verify` with rounded rows; f32 tiles of more columns leave shared memory
+// for one thread block.
 inline constexpr int kSmallWidth = 16, kSmallWidest = 64;
 const LinearKernels& linear_kernels_small(bool brain, int widest);
 const TypeKernels& type_kernels_small(bool brain);

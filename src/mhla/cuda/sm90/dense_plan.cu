@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSharedBytes = 232448;  // what a thread block of sm_90 can have
 constexpr int kProcessors = 132;      // of an H200, where no device can be asked
-constexpr int kFewColumns = 16;       // of heads as cuda.linear counts small ones
+constexpr int kFewColumns = 16;       // of q and k
 
 int attribute(const Problem& problem, cudaDeviceAttr which, int otherwise) {
   int value = 0;
