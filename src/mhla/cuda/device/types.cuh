@@ -26,17 +26,8 @@ struct tf32 {
 
 // What rows of inputs T, and phi of them, are in shared memory.
 template <typename T>
-struct TileOf {
-  using type = T;
-};
-template <>
-struct TileOf<small_bf16> {
-  using type = float;
-};
-template <>
-struct TileOf<small_f16> {
-  using type = float;
-};
+using TileOf =
+    std::conditional_t<std::is_same_v<T, small_bf16> || std::is_same_v<T, small_f16>, float, T>;
 
 // What summaries, scores and scaled gradients are stored as when inputs are T.
 template <typename T>

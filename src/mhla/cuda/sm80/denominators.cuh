@@ -31,7 +31,7 @@ __device__ __forceinline__ void load_features(LaneRow<W>& x, const T* row, const
   for (int j = 0; j < W; ++j) {
     const int c = static_cast<int>(threadIdx.x) % 32 + j * 32;
     x[j] = c < args.dk ? feature(args.map, to_float(row[c])) : 0.f;
-    if (args.has_rows) x[j] = to_float(from_float<typename TileOf<T>::type>(x[j]));
+    if (args.has_rows) x[j] = to_float(from_float<TileOf<T>>(x[j]));
   }
 }
 template <int W>

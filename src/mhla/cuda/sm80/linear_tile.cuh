@@ -9,8 +9,8 @@ namespace mhla::cuda {
 
 template <typename In_, int DK_, int DV_>
 struct Linear {
-  using In = In_;                       // of the tensors
-  using T = typename TileOf<In>::type;  // of their rows in shared memory
+  using In = In_;        // of the tensors
+  using T = TileOf<In>;  // of their rows in shared memory
   using G = typename SummaryOf<In>::type;
   static constexpr int DK = DK_, DV = DV_;
   using Shape = LinearShape<DK, DV>;
