@@ -1,17 +1,23 @@
 # Finds the LibTorch inside a Python package. Only layers above libmhla include this file.
 
+# mhla_python(result): the Python whose torch is used.
+function(mhla_python result)
+  if(MHLA_PYTHON)
+    set(${result} ${MHLA_PYTHON} PARENT_SCOPE)
+  elseif(SKBUILD)
+    set(${result} ${Python_EXECUTABLE} PARENT_SCOPE)  # pip's own
+  else()
+    set(${result} ${PROJECT_SOURCE_DIR}/.venv/bin/python PARENT_SCOPE)
+  endif()
+endfunction()
+
 # mhla_find_torch(result): sets result, TORCH_LIBRARIES and MHLA_TORCH_CXX_FLAGS in the caller.
 function(mhla_find_torch result)
   set(${result} OFF PARENT_SCOPE)
   if(NOT MHLA_TORCH)
     return()
   endif()
-  set(python "${MHLA_PYTHON}")
-  if(NOT python AND SKBUILD)
-    set(python ${Python_EXECUTABLE})  # pip's own
-  elseif(NOT python)
-    set(python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
-  endif()
+  mhla_python(python)
   execute_process(
     COMMAND ${python} -c "import torch; print(torch.utils.cmake_prefix_path)"
     OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -36,7 +37,19 @@ def _load() -> Path:
     )
 
 
+def _load_call():
+    """`attention` of src/python/call.cpp; None where it was not compiled for this Python."""
+    beside = path.with_name(f"_call{sysconfig.get_config_var('EXT_SUFFIX')}")
+    if not beside.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("mhla._call", beside)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.attention
+
+
 path = _load()
+call = _load_call()
 
 
 def version() -> str:

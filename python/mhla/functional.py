@@ -7,13 +7,13 @@ from operator import index
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
-from . import _library  # noqa: F401  (registers torch.ops.mhla)
+from . import _library
 from .layout import Grid, Layout, Sequence, check
 
-_attention = torch.ops.mhla.attention.default  # without the search for an overload at every call
-_forward = torch.ops.mhla.forward.default
+_call = _library.call or (lambda *arguments: None)
+_forward = torch.ops.mhla.forward.default  # without the search for an overload at every call
 _NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -112,23 +112,29 @@ def attention(
     Returns:
         `[B, Nq, H, Dv]`
     """
-    compiling = is_compiling()
-    if layout_k is None and q_den is None and k_den is None and cu_seqlens is None and local is None and not compiling:
+    if layout_k is None and q_den is None and k_den is None and cu_seqlens is None and local is None and not is_dynamo_compiling():
         # NOTE: after a kernel of a millisecond every line of code is out of the caches, so that the usual
         # call is short and looks for what is wrong with its arguments after it was refused.
         try:
-            options = _options(layout._text, None, mask, normalizer, feature_map, scale, eps)
-            return _attention(q, k, v, mixing, options)
+            if scale == 1.0 and eps is None:
+                options = f"{layout._text} mask={mask} normalizer={normalizer} feature_map={feature_map}"
+            else:
+                options = _options(layout._text, None, mask, normalizer, feature_map, scale, eps)
+            o = _call(q, k, v, mixing, options)
+            if o is not None:
+                return o
+            refusal = None  # for torch.ops
         except Exception as error:
             refusal = error
         try:
             _refuse_others(q=q, k=k, v=v, mixing=mixing)
             check(layout)
-            raise refusal
+            if refusal:
+                raise refusal
         finally:
             del refusal  # its traceback holds this frame, and so the tensors
     # A graph in which the grid is numbers serves all resolutions.
-    numbers = local is not None or compiling
+    numbers = local is not None or is_compiling()
     arguments = _arguments(
         q, k, v, mixing, layout, layout_k, mask, normalizer, feature_map, scale, eps, q_den, k_den, cu_seqlens,
         numbers, local is not None,  # forward_and_local widens the matrix where no kernel reads 16 bits

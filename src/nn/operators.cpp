@@ -5,19 +5,6 @@
 #include <torch/library.h>
 
 namespace mhla::nn::ops {
-namespace {
-
-// NOTE: forward for calls from Python, where each argument that is no tensor, None and [] included,
-// takes 0.1 to 0.5 us. A composition, so whatever forward is registered for sees forward. A 16-bit
-// mixing matrix is widened here.
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const at::Tensor& mixing, c10::string_view options) {
-  const bool narrow = mixing.scalar_type() == at::kBFloat16 || mixing.scalar_type() == at::kHalf;
-  return forward(q, k, v, narrow ? mixing.to(at::kFloat) : mixing, std::nullopt, std::nullopt, {},
-                 {}, options);
-}
-
-}  // namespace
 
 at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    const at::Tensor& mixing, const OptionalTensor& q_den,
@@ -48,7 +35,6 @@ TORCH_LIBRARY(mhla, m) {
       "forward(Tensor q, Tensor k, Tensor v, Tensor mixing, Tensor? q_den, Tensor? k_den, "
       "SymInt[] sizes, SymInt[] sizes_k, str options) -> Tensor",
       tags);
-  m.def("attention(Tensor q, Tensor k, Tensor v, Tensor mixing, str options) -> Tensor", tags);
   m.def(
       "backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor mixing, Tensor o, Tensor? q_den, "
       "Tensor? k_den, SymInt[] sizes, SymInt[] sizes_k, str options, bool[6] wanted) -> "
@@ -64,11 +50,4 @@ TORCH_LIBRARY(mhla, m) {
       "resample_mixing(Tensor mixing, str layout_from, str layout_to, bool causal, "
       "bool keep_row_sums) -> Tensor");
   m.def("constrain_mixing_(Tensor(a!) mixing, float low, float high, bool renormalize_rows) -> ()");
-}
-TORCH_LIBRARY_IMPL(mhla, CompositeImplicitAutograd, m) {
-  m.impl("attention", TORCH_FN(mhla::nn::ops::attention));
-}
-// Without it vmap would call once per entry, where forward refuses.
-TORCH_LIBRARY_IMPL(mhla, FuncTorchBatched, m) {
-  m.impl("attention", TORCH_FN(mhla::nn::ops::attention));
 }

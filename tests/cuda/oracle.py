@@ -224,7 +224,12 @@ def naive(case, inputs, tf32=False):
 
 
 def compare(case, ours, truth, parts, plain):
-    """Per result: our error, the naive error, both as root mean square and largest, and the limits.
+    return compare_draws(case, [(ours, truth, parts, plain)])
+
+
+def compare_draws(case, draws):
+    """Per result: our error, the naive error, both as root mean square and largest over all draws
+    (ours, truth, parts, naive), and the limits.
 
     Limit: twice the naive error, plus one rounding of the largest part that went into the result
     (an eighth of epsilon is about the rms of a rounding), for results whose parts cancel or whose
@@ -234,11 +239,16 @@ def compare(case, ours, truth, parts, plain):
     epsilon = torch.finfo(case.dtype).eps
     roundings = 0.25 if case.dtype.itemsize == 2 else 8
     rows = []
-    for name in truth:
-        reference = truth[name].double()
-        error = (ours[name].double() - reference).abs()
-        base = (plain[name].double() - reference).abs()
-        sizes = [size(name, part, reference) for part in parts[name]]
+    for name in draws[0][1]:  # of the truth
+        errors, bases, references, sizes = [], [], [], []
+        for ours, truth, parts, plain in draws:
+            reference = truth[name].double()
+            references.append(reference)
+            errors.append((ours[name].double() - reference).abs())
+            bases.append((plain[name].double() - reference).abs())
+            sizes.append([size(name, part, reference) for part in parts[name]])
+        error, base, reference = (torch.stack(each) for each in (errors, bases, references))
+        sizes = [torch.stack(each) for each in zip(*sizes)]
         rms = sum(part.square().mean().sqrt().item() for part in sizes)
         peak = sum(part.max().item() for part in sizes)
         row = dict(name=name, rms=error.square().mean().sqrt().item(), max=error.max().item(),

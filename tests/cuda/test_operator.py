@@ -1,7 +1,9 @@
 """Every implementation of a device against the f64 oracle, on fresh inputs and hostile memory.
 
 A result passes when its error is at most twice that of the naive same-precision PyTorch
-computation. A case that an implementation refuses is reported as refused, never as passed.
+computation. Errors of few numbers say little (of two errors of one size one is twice the other in
+three of ten draws), so a case whose d_mixing has few is judged by several draws together.
+A case that an implementation refuses is reported as refused, never as passed.
 """
 
 import dataclasses
@@ -33,12 +35,24 @@ def seed_of(case):
     return (SEED + zlib.crc32(case.name().encode())) % 2**31
 
 
+ENOUGH = 40  # numbers: a sound kernel is past its limit by chance once in 50,000 results at most
+
+
+def draws_of(case):
+    rows, columns = len(case.layout.boxes), len(case.keys.boxes)
+    weights = rows * columns if case.mask == "none" else rows * (rows + 1) // 2
+    return -(-ENOUGH // weights)
+
+
 @functools.lru_cache(maxsize=4)
 def prepared(case, tf32):
-    """Inputs, f64 truth and its parts, naive results: shared by the implementations."""
-    inputs = make_inputs(case, seed_of(case), DEVICE)
-    truth, parts = oracle.exact(case, inputs)
-    return inputs, truth, parts, oracle.naive(case, inputs, tf32)
+    """Per draw its inputs, f64 truth and parts, naive results: shared by the implementations."""
+    def draw(index):
+        inputs = make_inputs(case, seed_of(case) + index, DEVICE)
+        truth, parts = oracle.exact(case, inputs)
+        return inputs, truth, parts, oracle.naive(case, inputs, tf32)
+
+    return [draw(index) for index in range(draws_of(case))]
 
 
 def operands(inputs):
@@ -91,9 +105,9 @@ def report(rows):
 def test_error_is_within_twice_the_naive_error(case, implementation, record_property):
     plan = plan_or_refuse(case, implementation)
     assert plan.implementation == implementation
-    inputs, truth, parts, plain = prepared(case, "tf32" in implementation)
-    ours = guarded_run(case, plan, inputs)
-    rows = oracle.compare(case, ours, truth, parts, plain)
+    rows = oracle.compare_draws(case, [
+        (guarded_run(case, plan, inputs), *rest)
+        for inputs, *rest in prepared(case, "tf32" in implementation)])
     wrong = [row for row in rows if not row["ok"]]
     record_property("worst", "; ".join(
         f"{row['name']} {max(row['rms'] / row['limit_rms'], row['max'] / row['limit_max']):.3g}x"

@@ -78,12 +78,49 @@ def test_opcheck_finds_nothing(device):
     mixing = weights(4, device).requires_grad_()
     arguments = (q, k, v, mixing, None, None, [8, 8], [], "block=4x4")
     torch.library.opcheck(torch.ops.mhla.forward, arguments)
-    torch.library.opcheck(torch.ops.mhla.attention, (q, k, v, mixing, "grid=8x8 block=4x4"))
     o = torch.ops.mhla.forward(*arguments).detach()
     torch.library.opcheck(
         torch.ops.mhla.backward,
         (o, *(t.detach() for t in (q, k, v, mixing)), o, None, None, [8, 8], [], "block=4x4", [True] * 4 + [False] * 2),
     )
+
+
+def test_the_short_call_leaves_what_is_no_plain_tensor_to_torch_ops(device):
+    call = mhla._library.call
+    assert call is not None, "src/python was not compiled"
+    plain = (*inputs(64, device=device), weights(4, device), "grid=8x8 block=4x4")
+    expected = torch.ops.mhla.forward(*plain[:4], None, None, [8, 8], [], "block=4x4")
+    assert torch.equal(call(*plain), expected)
+    assert torch.equal(call(torch.nn.Parameter(plain[0]), *plain[1:]), expected)
+    assert call(*plain[:4]) is None
+    assert call(*plain[:4], 8) is None
+    assert call(plain[0], plain[1], None, *plain[3:]) is None
+    with pytest.raises(RuntimeError, match="block"):
+        call(*plain[:4], "grid=8x8 block=9y")
+
+    class Named(torch.Tensor):
+        seen = 0
+
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), options=None):
+            cls.seen += function is torch.ops.mhla.forward.default
+            return super().__torch_function__(function, types, arguments, options or {})
+
+    layout = mhla.Grid((8, 8), block=(4, 4))
+    assert call(plain[0].as_subclass(Named), *plain[1:]) is None
+    o = mhla.attention(plain[0].as_subclass(Named), *plain[1:4], layout=layout)
+    assert type(o) is Named and Named.seen == 1 and torch.equal(o.as_subclass(torch.Tensor), expected)
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            self.seen += function is torch.ops.mhla.forward.default
+            return function(*arguments, **(options or {}))
+
+    with Mode() as mode:
+        assert call(*plain) is None
+        assert torch.equal(mhla.attention(*plain[:4], layout=layout), expected) and mode.seen == 1
 
 
 def test_opcheck_of_the_streaming_operators(device):
