@@ -31,6 +31,11 @@ function(mhla_find_torch result)
   endif()
   set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # it warns about optional parts that wheels never contain
   find_package(Torch REQUIRED PATHS ${prefix} NO_DEFAULT_PATH GLOBAL)
+  if(TARGET caffe2::mkl)
+    # LibTorch has its MKL inside. One that is found on the machine would be linked beside it, and the
+    # first cosine on the CPU would be looked for in the wrong one.
+    set_target_properties(caffe2::mkl PROPERTIES INTERFACE_LINK_LIBRARIES "" INTERFACE_LINK_DIRECTORIES "")
+  endif()
   separate_arguments(flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   set(${result} ON PARENT_SCOPE)
   set(TORCH_LIBRARIES "${TORCH_LIBRARIES}" PARENT_SCOPE)

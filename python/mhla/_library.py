@@ -39,10 +39,10 @@ def _load() -> Path:
 
 def _load_call():
     """`attention` of src/python/call.cpp; None where it was not compiled for this Python."""
-    beside = path.with_name(f"_call{sysconfig.get_config_var('EXT_SUFFIX')}")
+    beside = path.with_name(f"mhla_call{sysconfig.get_config_var('EXT_SUFFIX')}")
     if not beside.is_file():
         return None
-    spec = importlib.util.spec_from_file_location("mhla._call", beside)
+    spec = importlib.util.spec_from_file_location("mhla_call", beside)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.attention

@@ -1,5 +1,6 @@
-// The usual call of mhla.attention, by the shortest way from Python: after a kernel of a millisecond
-// all code is out of the caches, and torch.ops with its schemas takes longer than the rest of a call.
+// The usual call of mhla.attention, by the shortest way from Python: after a kernel of a
+// millisecond all code is out of the caches, and torch.ops with its schemas takes longer than the
+// rest of a call.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -13,9 +14,9 @@ namespace {
 
 constexpr Py_ssize_t kTensors = 4, kArguments = 5;
 
-// attention(q, k, v, mixing, options) -> Tensor, or None where it is not for this function: what are
-// no plain tensors (subclasses, fake ones) and what a mode wants to see. A 16-bit mixing matrix is
-// widened.
+// attention(q, k, v, mixing, options) -> Tensor, or None where it is not for this function: what
+// are no plain tensors (subclasses, fake ones) and what a mode wants to see. A 16-bit mixing matrix
+// is widened.
 PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   const bool plain = count == kArguments && PyUnicode_Check(arguments[kTensors]) &&
@@ -46,8 +47,9 @@ PyMethodDef functions[] = {
      METH_FASTCALL, "attention(q, k, v, mixing, options) -> Tensor | None"},
     {},
 };
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_call", nullptr, 0, functions, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "mhla_call", nullptr, 0, functions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__call() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_mhla_call() { return PyModule_Create(&module); }
