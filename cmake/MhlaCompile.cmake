@@ -68,3 +68,11 @@ function(mhla_cuda_options target)
     $<$<COMPILE_LANGUAGE:CUDA>:${ARGN} ${mhla_packed} --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall
     $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>>)
 endfunction()
+
+# The C++ library by name, for what is in one process with LibTorch: compilers that are set up to link
+# it statically would give us one of our own, and of another version a number that is written into a
+# stream ends in a facet that is none.
+set(MHLA_CXX_LIBRARY "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(MHLA_CXX_LIBRARY stdc++)
+endif()

@@ -32,13 +32,12 @@ function(mhla_find_torch result)
   set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # it warns about optional parts that wheels never contain
   find_package(Torch REQUIRED PATHS ${prefix} NO_DEFAULT_PATH GLOBAL)
   if(TARGET caffe2::mkl)
-    # LibTorch has its MKL inside. One that is found on the machine would be linked beside it, and the
-    # first cosine on the CPU would be looked for in the wrong one.
+    # LibTorch has its MKL inside, and what is found on the machine only adds search paths.
     set_target_properties(caffe2::mkl PROPERTIES INTERFACE_LINK_LIBRARIES "" INTERFACE_LINK_DIRECTORIES "")
   endif()
   separate_arguments(flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   set(${result} ON PARENT_SCOPE)
-  set(TORCH_LIBRARIES "${TORCH_LIBRARIES}" PARENT_SCOPE)
+  set(TORCH_LIBRARIES "${TORCH_LIBRARIES};${MHLA_CXX_LIBRARY}" PARENT_SCOPE)
   set(TORCH_INCLUDE_DIRS "${TORCH_INCLUDE_DIRS}" PARENT_SCOPE)
   set(MHLA_TORCH_CXX_FLAGS "${flags}" PARENT_SCOPE)
   set_property(GLOBAL PROPERTY MHLA_TORCH_FOUND "${Torch_VERSION} at ${prefix}")
