@@ -35,7 +35,7 @@ def seed_of(case):
     return (SEED + zlib.crc32(case.name().encode())) % 2**31
 
 
-ENOUGH = 40  # numbers: a sound kernel is past its limit by chance once in 50,000 results at most
+ENOUGH = 40  # numbers; docs/verification.md, Other seeds
 
 
 def draws_of(case):
