@@ -129,7 +129,7 @@ def attention(
         try:
             _refuse_others(q=q, k=k, v=v, mixing=mixing)
             check(layout)
-            if refusal:
+            if refusal is not None:
                 raise refusal
         finally:
             del refusal  # its traceback holds this frame, and so the tensors

@@ -2,7 +2,7 @@
 
 A result passes when its error is at most twice that of the naive same-precision PyTorch
 computation. Errors of few numbers say little (of two errors of one size one is twice the other in
-three of ten draws), so a case whose d_mixing has few is judged by several draws together.
+three of ten draws), so a d_mixing of few is judged by several draws together.
 A case that an implementation refuses is reported as refused, never as passed.
 """
 
