@@ -69,10 +69,10 @@ function(mhla_cuda_options target)
     $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>>)
 endfunction()
 
-# The C++ library by name, for what is in one process with LibTorch: compilers that are set up to link
-# it statically would give us one of our own, and of another version a number that is written into a
-# stream ends in a facet that is none.
+# The shared C++ library by its file's name, for what is in one process with LibTorch: a compiler (ours
+# or nvcc's, whose folders CMake hands to every link) may have a static one first, and with a C++ library
+# of our own, of another version, a number that is written into a stream ends in a facet that is none.
 set(MHLA_CXX_LIBRARY "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(MHLA_CXX_LIBRARY stdc++)
+  set(MHLA_CXX_LIBRARY -l:libstdc++.so.6)
 endif()
