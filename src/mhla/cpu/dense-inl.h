@@ -88,10 +88,11 @@ class DenseHead {
     }
   }
 
-  void Scores(Index count, Index columns) {
-    const Index k = Steps(p_.dk);
-    const RowSummand product{room_.q, k, room_.keys_t, k};
-    MultiplyRows<false, kPairs>(&product, 1, count, Panels(columns), nullptr, false,
+  void Scores(Index count, Index columns) { AddScores(0, Steps(p_.dk), count, columns); }
+  // The part of keys `from` to `to`, added to those before.
+  void AddScores(Index from, Index to, Index count, Index columns) {
+    const RowSummand product{room_.q, to, room_.keys_t, Steps(p_.dk), false, from};
+    MultiplyRows<false, kPairs>(&product, 1, count, Panels(columns), nullptr, from > 0,
                                 [&](Index r, Index c) HWY_ATTR { return At(room_.scores, r, c); });
   }
 

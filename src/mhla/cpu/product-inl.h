@@ -118,6 +118,7 @@ struct RowSummand {
   Index b_rows;  // rows of the panel matrix, k unless only a part is used
   bool triangle =
       false;  // row r uses the first r + 1 of the k columns; the rest of its tile is zero
+  Index from = 0;  // columns before it are left out
 };
 
 inline constexpr int kMaxTerms = 40;  // of 256 columns each
@@ -142,10 +143,11 @@ HWY_INLINE void MultiplyRows(const RowSummand* summands, int count, Index rows,
         const RowSummand& x = summands[s];
         const Index reach = kPairs ? (first + height + 1) / 2 : first + height;
         const Index k = x.triangle ? std::min(x.k, reach) : x.k;
-        for (Index at = 0; at < k; at += kChunk) {
-          terms[used++] = {x.a + at / kChunk * (kTokens * kRowStride) + first * kRowStride,
-                           x.b + panels.offset(j, x.b_rows) + at * width, 0, width,
-                           std::min(kChunk, k - at)};
+        for (Index at = x.from, next; at < k; at = next) {
+          next = std::min((at / kChunk + 1) * kChunk, k);
+          terms[used++] = {
+              x.a + at / kChunk * (kTokens * kRowStride) + first * kRowStride + at % kChunk,
+              x.b + panels.offset(j, x.b_rows) + at * width, 0, width, next - at};
         }
       }
       TileOut to;
