@@ -6,7 +6,7 @@
 
 namespace mhla::cuda::sm90 {
 
-// Zeros behind the key sums, and for blocks that the mixing matrix is padded with.
+// Zeros behind the key sums (in place of values, whatever is there: nothing reads it), and for blocks that the mixing matrix is padded with.
 template <typename X>
 __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs& args,
                                               bool backward) {
@@ -15,9 +15,9 @@ __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs
       reinterpret_cast<Chunk*>(from)[i] = Chunk{};
     }
   };
-  constexpr int kUsed = X::D * 2 / 16;  // chunks of z
-  for (int slot = 0; slot < args.slots && kUsed < 8; ++slot) {
-    clear(seat.summary(slot) + X::kKeySums + kUsed * 16, 8 - kUsed);
+  constexpr int kUsed = X::D * 2 / 16, kAll = (kUsed + 7) / 8 * 8;  // chunks of z
+  for (int slot = 0; slot < args.slots && kUsed < kAll && !X::kInPlace; ++slot) {
+    clear(seat.summary(slot) + X::kKeySums + kUsed * 16, kAll - kUsed);
   }
   const auto clear_slices = [&](byte* slices, int blocks) {
     clear(slices + blocks * X::kSlice, (X::MT * 16 - blocks) * X::kSlice / 16);
@@ -32,17 +32,18 @@ __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& arg
                                          const PackedMap& map, byte* tile, const byte* summary,
                                          const BoxPlace& place) {
   using T = BoxTile<X>;
+  static_assert(X::T == 1);
   typename T::Rows q;
   T::load_rows(q, seat, tile);
   map.apply(q);
-  typename T::Words z;
-  T::load_key_sums(z, summary + X::kKeySums, seat.lane);
+  typename T::KeySums z;
+  T::load_key_sums(z, summary + X::kKeySums, seat);
   float den[4] = {}, given[2];
   if (args.factor != nullptr) load_given(given, args.factor, args, seat, place);
   T::denominators(den, q, z);
-  typename T::Sum sum;
+  typename T::OwnSum sum;
   wgmma_fence();
-  T::template multiply_summary<false>(sum, q, summary);
+  T::template multiply_summary<false>(sum, q, summary, seat);
   wgmma_commit();
   const bool has_given = args.factor != nullptr;
   const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
@@ -81,15 +82,15 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     if (n < keys) {
       const BoxPlace at = place_of(args.k_grid, first + n * X::W, item, args.heads);
       barrier_expect(barrier, 2 * X::kTile);
-      load_box(seat.tile(count, 0), args.k, at, barrier);
-      load_box(seat.tile(count, 1), args.v, at, barrier);
+      load_tile<X>(seat.tile(count, 0), args.k, at, barrier);
+      load_tile<X>(seat.tile(count, 1), args.v, at, barrier);
       return;
     }
     const int query = (n - keys) * 2, some = min(2, queries - query);
     barrier_expect(barrier, some * X::kTile);
 #pragma unroll 1
     for (int i = 0; i < some; ++i) {
-      load_box(seat.tile(count, i), args.q,
+      load_tile<X>(seat.tile(count, i), args.q,
                place_of(args.q_grid, first + (query + i) * X::W, item, args.heads), barrier);
     }
   };
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       if (seat.leads()) {
 #pragma unroll 1
         for (int i = 0; i < some; ++i) {
-          store_box(args.o, place_of(args.q_grid, first + (query + i) * X::W, item, args.heads),
+          store_tile<X>(args.o, place_of(args.q_grid, first + (query + i) * X::W, item, args.heads),
                     seat.tile(count, i));
         }
         stores_commit();

@@ -2,6 +2,7 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/fused_box_backward.cuh"
 #include "mhla/cuda/sm90/fused_box_forward.cuh"
+#include "mhla/cuda/sm90/fused_slot_forward.cuh"
 
 namespace mhla::cuda::sm90 {
 namespace {
@@ -38,11 +39,19 @@ constexpr Instance instance() {
   return {F::D, F::MT * 16, kernel<F>(fused_box_forward<F>),
           kernel<B>(fused_box_backward<B, false>), kernel<B>(fused_box_backward<B, true>)};
 }
+template <typename F, typename B>
+constexpr Instance without_shared() {
+  static_assert(F::D == B::D && F::MT == B::MT);
+  return {F::D, F::MT * 16, kernel<F>(fused_slot_forward<F>),
+          kernel<B>(fused_box_backward<B, false>), {}};
+}
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
 constexpr Instance kInstances[] = {instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
                                    instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
-                                   backward_only<Boxes<64, 1, 8, 2, 1, 2>>()};
+                                   backward_only<Boxes<64, 1, 8, 2, 1, 2>>(),
+                                   without_shared<Boxes<96, 1, 8, 2, 2, 2, 1, true>,
+                                                  Boxes<96, 1, 8, 2, 2, 1, 2>>()};
 
 const Instance* find(int width, int blocks) {
   for (const Instance& entry : kInstances) {
@@ -86,6 +95,10 @@ __global__ void __launch_bounds__(kReduceWeights* kReduceShares)
 int box_cluster(int width, int blocks, bool backward) {
   const Instance* entry = find(width, blocks);
   return entry ? entry->kernel(backward, false).cluster : 0;
+}
+bool box_has_shared(int width, int blocks) {
+  const Instance* entry = find(width, blocks);
+  return entry && entry->backward_shared.entry;
 }
 int box_padded_blocks(int width, int blocks) { return find(width, blocks)->padded_blocks; }
 
