@@ -105,6 +105,9 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const PackedMap map(args.map);
   for (int n = 0; n < X::kStages; ++n) start(first_item, n, n);
 
+  // The next mixture comes after the own summaries have left, so after this one has been read. Query
+  // blocks without keys have no such order of events: there the cluster meets after the read-out.
+  const bool late = args.k_grid.blocks < args.q_grid.blocks;
   int count = 0, turn = 0;
   for (int item = first_item; item < args.items; item += clusters, ++turn) {
     for (int n = 0; n < keys; ++n, ++count) {
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);
     fence_async();
-    cluster_arrive();
+    if (!late) cluster_arrive();
 
     for (int n = keys; n < pairs; ++n, ++count) {
       const int query = (n - keys) * 2, some = min(2, queries - query);
@@ -148,6 +151,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       __syncwarp();
       if (X::kStages == 1 || n + 1 == pairs) refill(item, n, count);
     }
+    if (late) cluster_arrive();
   }
   cluster_wait();  // what this thread block sent has arrived
 }
