@@ -156,14 +156,23 @@ __device__ __forceinline__ void backward_keys(const Seat<X>& seat, const PackedM
                                               const byte* sums, auto&& halfway) {
   using T = BoxTile<X>;
   typename T::Rows k, v;
-  T::load_rows(k, seat, k_tile);
-  map.apply(k);
+  const auto load_keys = [&] {
+    T::load_rows(k, seat, k_tile);
+    map.apply(k);
+  };
+  if constexpr (X::T == 1) load_keys();
   T::load_rows(v, seat, v_tile);
   typename T::KeySums z;
   T::load_key_sums(z, sums, seat);
   typename T::OwnSum d_k, d_v;
   wgmma_fence();
   T::template multiply_summary<true>(d_k, v, summary, seat);
+  if constexpr (X::T > 1) {  // for want of registers one product after the other
+    wgmma_commit();
+    load_keys();
+    wgmma_wait<0>();
+    wgmma_fence();
+  }
   T::template multiply_summary<false>(d_v, k, summary, seat);
   wgmma_commit();
   wgmma_wait<0>();
@@ -188,6 +197,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const int first_item = static_cast<int>(blockIdx.x) / X::C;
   const Seat<X> seat(shared, true, args);
   clear_padding(seat, args, true);
+  M::keep_weights(args, seat);
   __syncthreads();
   cluster_arrive();
 
@@ -248,7 +258,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     }
     if (keys == 0) cluster_wait();
     typename M::Weights weights;
-    M::template load_weights<false>(weights, args, item, seat.lane);
+    M::template take_weights<false>(weights, args, item, seat);
     seat.await(Arrival::summaries, turn, args);
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);
@@ -274,7 +284,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       if (X::kStages == 1 || n + 1 == keys + queries) refill(item, n, count);
     }
 
-    M::template load_weights<true>(weights, args, item, seat.lane);
+    M::template take_weights<true>(weights, args, item, seat);
     seat.await(Arrival::gradients, turn, args);
     M::mix(weights, seat.gradient_slices, args, seat, args.k_grid.blocks, Arrival::mixed_gradients);
     if (args.partial) M::add_gradient(args, seat, item, turn == 0);

@@ -39,13 +39,13 @@ __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& arg
   typename T::KeySums z;
   T::load_key_sums(z, summary + X::kKeySums, seat);
   float den[4] = {}, given[2];
-  if (args.factor != nullptr) load_given(given, args.factor, args, seat, place);
+  if (X::kSharedRows && args.factor != nullptr) load_given(given, args.factor, args, seat, place);
   T::denominators(den, q, z);
   typename T::OwnSum sum;
   wgmma_fence();
   T::template multiply_summary<false>(sum, q, summary, seat);
   wgmma_commit();
-  const bool has_given = args.factor != nullptr;
+  const bool has_given = X::kSharedRows && args.factor != nullptr;
   const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
                            has_given ? given[1] : row_factor(args, den[2])};
   wgmma_wait<0>();
@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const int first_item = static_cast<int>(blockIdx.x) / X::C;
   const Seat<X> seat(shared, false, args);
   clear_padding(seat, args, false);
+  M::keep_weights(args, seat);
   __syncthreads();
   cluster_arrive();
 
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     }
     if (keys == 0) cluster_wait();
     typename M::Weights weights;
-    M::template load_weights<false>(weights, args, item, seat.lane);
+    M::template take_weights<false>(weights, args, item, seat);
     seat.await(Arrival::summaries, turn, args);
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);

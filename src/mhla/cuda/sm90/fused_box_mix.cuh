@@ -36,6 +36,29 @@ struct BoxMix {
         m[t][e] = ptx::pack_bf16(weight(row, col), weight(row, col + 1));
       }
   }
+  // The same for weights that all heads share, from where keep_weights left them.
+  template <bool kTransposed>
+  static __device__ __forceinline__ void take_weights(Weights& m, const BoxArgs& args, int item,
+                                                      const Seat<X>& seat) {
+    if constexpr (X::kKeepsWeights) {
+      if (args.mixing_head_stride == 0) {
+        const Chunk words = seat.weights[kTransposed * 32 + seat.lane];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) m[0][e] = words.word[e];
+        return;
+      }
+    }
+    load_weights<kTransposed>(m, args, item, seat.lane);
+  }
+  static __device__ __forceinline__ void keep_weights(const BoxArgs& args, const Seat<X>& seat) {
+    if constexpr (X::kKeepsWeights) {
+      if (warp() > 1) return;
+      Weights m;
+      if (warp() == 0) load_weights<false>(m, args, 0, seat.lane);
+      if (warp() == 1) load_weights<true>(m, args, 0, seat.lane);
+      seat.weights[warp() * 32 + seat.lane] = {{m[0][0], m[0][1], m[0][2], m[0][3]}};
+    }
+  }
 
   // out = weights in, one group of entries at a time: lane 4 g + t holds chunk g of four blocks.
   static __device__ __forceinline__ void mix(const Weights& m, const byte* slices,

@@ -25,6 +25,7 @@ struct Seat {
   byte *tiles, *summaries, *slices, *gradient_slices;
   byte* scalars = nullptr;
   float* sums = nullptr;
+  Chunk* weights = nullptr;  // [way][lane]
   byte* own = nullptr;     // shared_position, backward: z, then dz, of the thread block's blocks
   std::uint32_t barriers;  // of the team, one per stage
   std::uint32_t arrivals;
@@ -44,6 +45,8 @@ struct Seat {
       sums = reinterpret_cast<float*>(gradient_slices + X::kSlices + X::kScalars);
       all += X::kSlices + X::kScalars + X::kSums;
     }
+    weights = reinterpret_cast<Chunk*>(all);
+    all += X::kWeights;
     own = all + X::kBarriers;
     barriers = ptx::shared_address(all + group * X::kStages * 8);
     arrivals = ptx::shared_address(all + X::W * X::kStages * 8);
@@ -120,18 +123,28 @@ struct Seat {
   // NOTE: all warps must have passed fence_async and sync after they wrote it.
   __device__ __forceinline__ void distribute(int slot, const BoxArgs& args, const byte* to,
                                              Arrival what) const {
-    if (warp == 0 && member() == 0) {
-      const std::uint32_t place = ptx::shared_address(to) + (rank * args.slots + slot) * X::kSlice;
-      if (lane < X::C && lane != rank && share_groups(lane) > 0) {
-        const std::uint32_t from = ptx::shared_address(summary(slot)) + lane * X::kShare * 128;
-        push(remote(place, lane), from, share_groups(lane) * 128, remote(arrival(what), lane));
-      }
-      // NOTE: compute-sanitizer takes a bulk copy to the own thread block for an error.
+    // NOTE: compute-sanitizer takes a bulk copy to the own thread block for an error.
+    const auto copy_own = [&](std::uint32_t place, int first, int step) {
       const byte* own_slice = summary(slot) + rank * X::kShare * 128;
       const std::uint32_t own_place = remote(place, rank), barrier = remote(arrival(what), rank);
-      for (int i = lane; i < share_groups(rank) * 8; i += 32) {
+      for (int i = first; i < share_groups(rank) * 8; i += step) {
         push(own_place + i * 16, *reinterpret_cast<const Chunk*>(own_slice + i * 16), barrier);
       }
+    };
+    const auto place = [&] {
+      return ptx::shared_address(to) + (rank * args.slots + slot) * X::kSlice;
+    };
+    if (warp == 0 && member() == 0) {
+      const std::uint32_t at = place();
+      if (lane < X::C && lane != rank && share_groups(lane) > 0) {
+        const std::uint32_t from = ptx::shared_address(summary(slot)) + lane * X::kShare * 128;
+        push(remote(at, lane), from, share_groups(lane) * 128, remote(arrival(what), lane));
+      }
+      if constexpr (X::D < 96) copy_own(at, lane, 32);
+    }
+    // Of wide summaries that is more than one warp should do while the others wait for it.
+    if constexpr (X::D == 96) {
+      copy_own(place(), static_cast<int>(threadIdx.x) % X::kTeam, X::kTeam);
     }
     __syncwarp();
   }

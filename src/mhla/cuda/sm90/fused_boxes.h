@@ -57,6 +57,7 @@ struct Boxes {
   static constexpr int kStages = S_, kPerProcessor = P_;
   static_assert(D == 32 || D == 64 || D == 96);
   static_assert(T == 1 || (T == 2 && D == 96));
+  static constexpr bool kSharedRows = D < 96;  // has shared_position
   static constexpr int kTeam = T * 128, kThreads = W * kTeam, kWarps = W * T * 4;
   // The copy engine swizzles rows of 64 or 32 columns: 96 are three panels, one behind another.
   static constexpr int kPanelColumns = D == 64 ? 64 : 32, kPanels = D / kPanelColumns;
@@ -80,15 +81,19 @@ struct Boxes {
   static constexpr int kScalars = W * 256, kSums = MT == 1 ? kWarps * 1024 : 0;
   static_assert(T == 1 || kSums >= W * T * kBoxTokens * 8);
 
+  // Weights that all heads share, both ways, as first factors: four words a lane.
+  static constexpr bool kKeepsWeights = D == 96 && MT == 1;
+  static constexpr int kWeights = kKeepsWeights ? 2 * 32 * 16 : 0;
+
   static constexpr int tiles_bytes() { return W * kTiles * kTile; }
   static constexpr int summaries_bytes(int slots) {
     return kInPlace ? 0 : (slots * kSummary + 127) / 128 * 128;
   }
   // Tiles, this thread block's summaries, slices of all summaries (backward: of their gradients
-  // too), barriers.
+  // too), weights, barriers.
   static constexpr int bytes(bool backward, bool shared, int slots) {
     return tiles_bytes() + summaries_bytes(slots) +
-           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + kBarriers +
+           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + kWeights + kBarriers +
            (backward && shared ? slots * kOwnSums : 0);
   }
   static constexpr int kBarriers = (W * kStages + 4) * 8, kOwnSums = D * 2;

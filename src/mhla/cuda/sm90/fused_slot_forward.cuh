@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const int first_item = static_cast<int>(blockIdx.x) / X::C;
   const Seat<X> seat(shared, false, args);
   clear_padding(seat, args, false);
+  M::keep_weights(args, seat);
   __syncthreads();
   cluster_arrive();
 
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     cluster_wait();  // every thread block can be sent the summaries of this head
     if (has_block) seat.distribute(seat.group, args, seat.slices, Arrival::summaries);
     typename M::Weights weights;
-    M::template load_weights<false>(weights, args, item, seat.lane);
+    M::template take_weights<false>(weights, args, item, seat);
     seat.await(Arrival::summaries, turn, args);
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);
