@@ -158,26 +158,26 @@ bool makes_factors(const Problem& problem) {
 
 // The bandwidths are what the kernels reached on an H200 (docs/kernels/fused.md); narrow rows cost
 // more instructions a byte. Without clusters a multiprocessor takes one head at a time: whole
-// waves.
+// waves; at width 96 a cluster does, and blocks that are missing save no time.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
-  constexpr double kProcessors = 132, kLaunch = 4e-6;
-  // NOTE: width 96 has not been timed yet.
-  const double cluster_rate = problem.dk == 96 ? 1.9e12 : 2.1e12;
+  constexpr double kProcessors = 132, kLaunch = 4e-6, kClusterRate = 2.1e12;
+  constexpr double kWideClusters = 32, kWideHead = 13e-6;  // NOTE: not timed yet
   const double bytes = linear_cost(problem).forward_bytes;
   // The factors of shared_position: a kernel of their own, or q read twice.
   const double rows = !has_shared_rows(problem) ? 0
                       : !makes_factors(problem) ? shared_rows_seconds(problem)
                                                 : shared_rows_seconds(problem) / 2;
-  if (has_box_forward(problem)) return kLaunch + rows + bytes / cluster_rate;
-  const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double heads = static_cast<double>(problem.batch * problem.heads);
+  if (problem.dk == 96) return kLaunch + std::ceil(heads / kWideClusters) * kWideHead;
+  if (has_box_forward(problem)) return kLaunch + rows + bytes / kClusterRate;
+  const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double waves = std::max(1.0, std::ceil(heads / kProcessors));
   return kLaunch + rows + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
 }
 
-// Which of the others does what is not done on chip: the one that would go forward faster. Where the
-// clusters go backward and the other one is for tensors they cannot address, its workspace counts
-// more than its time: every plan has it.
+// Which of the others does what is not done on chip: the one that would go forward faster. Where
+// the clusters go backward and the other one is for tensors they cannot address, its workspace
+// counts more than its time: every plan has it.
 const Implementation& other_implementation(const Problem& problem) {
   const Implementation &dense = dense_implementation(), &linear = linear_implementation();
   if (dense.refuses(problem)) return linear;
@@ -452,8 +452,9 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
 
 std::string kernels(const Problem& problem) {
   const auto boxes = box_plan(problem);
-  std::string text = has_box_forward(problem) ? "forward in a cluster (fused_box_forward)"
-                                              : "forward in one thread block (fused_forward)";
+  std::string text = !has_box_forward(problem) ? "forward in one thread block (fused_forward)"
+                     : boxes->width == 96      ? "forward in a cluster (fused_slot_forward)"
+                                               : "forward in a cluster (fused_box_forward)";
   text += boxes && boxes->backward.size > 0
               ? ", backward in a cluster (fused_box_backward)"
               : std::string(", backward of ") + other_implementation(problem).name;

@@ -6,7 +6,8 @@
 
 namespace mhla::cuda::sm90 {
 
-// Zeros behind the key sums (in place of values, whatever is there: nothing reads it), and for blocks that the mixing matrix is padded with.
+// Zeros behind the key sums (in place of values, whatever is there: nothing reads it), and for
+// blocks that the mixing matrix is padded with.
 template <typename X>
 __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs& args,
                                               bool backward) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
 #pragma unroll 1
     for (int i = 0; i < some; ++i) {
       load_tile<X>(seat.tile(count, i), args.q,
-               place_of(args.q_grid, first + (query + i) * X::W, item, args.heads), barrier);
+                   place_of(args.q_grid, first + (query + i) * X::W, item, args.heads), barrier);
     }
   };
   // Once the pair's tiles have been stored: with several stages in the middle of the next pair.
@@ -106,8 +107,9 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const PackedMap map(args.map);
   for (int n = 0; n < X::kStages; ++n) start(first_item, n, n);
 
-  // The next mixture comes after the own summaries have left, so after this one has been read. Query
-  // blocks without keys have no such order of events: there the cluster meets after the read-out.
+  // The next mixture comes after the own summaries have left, so after this one has been read.
+  // Query blocks without keys have no such order of events: there the cluster meets after the
+  // read-out.
   const bool late = args.k_grid.blocks < args.q_grid.blocks;
   int count = 0, turn = 0;
   for (int item = first_item; item < args.items; item += clusters, ++turn) {
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
 #pragma unroll 1
         for (int i = 0; i < some; ++i) {
           store_tile<X>(args.o, place_of(args.q_grid, first + (query + i) * X::W, item, args.heads),
-                    seat.tile(count, i));
+                        seat.tile(count, i));
         }
         stores_commit();
       }

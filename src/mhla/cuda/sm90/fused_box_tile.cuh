@@ -26,8 +26,8 @@ struct Seat {
   byte* scalars = nullptr;
   float* sums = nullptr;
   Chunk* weights = nullptr;  // [way][lane]
-  byte* own = nullptr;     // shared_position, backward: z, then dz, of the thread block's blocks
-  std::uint32_t barriers;  // of the team, one per stage
+  byte* own = nullptr;       // shared_position, backward: z, then dz, of the thread block's blocks
+  std::uint32_t barriers;    // of the team, one per stage
   std::uint32_t arrivals;
 
   __device__ __forceinline__ Seat(byte* shared, bool backward, const BoxArgs& args)
@@ -187,6 +187,11 @@ __device__ __forceinline__ void load_tile(byte* tile, const TensorMap& map, cons
   for (int p = 0; p < X::kPanels; ++p) {
     load_box(tile + p * X::kPanel, map, at, barrier, p * X::kPanelColumns);
   }
+}
+template <typename X>
+__device__ __forceinline__ void ask_for_tile(const TensorMap& map, const BoxPlace& at) {
+#pragma unroll
+  for (int p = 0; p < X::kPanels; ++p) ask_for_box(map, at, p * X::kPanelColumns);
 }
 template <typename X>
 __device__ __forceinline__ void store_tile(const TensorMap& map, const BoxPlace& at,
@@ -375,8 +380,8 @@ struct BoxTile {
     const int lane = seat.lane;
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
-      ptx::load_matrix(
-          a[s], tile + place(lane, seat.warp * 16 + lane % 16, 2 * (first + s) + lane / 16));
+      ptx::load_matrix(a[s],
+                       tile + place(lane, seat.warp * 16 + lane % 16, 2 * (first + s) + lane / 16));
     }
   }
 };

@@ -42,16 +42,19 @@ constexpr Instance instance() {
 template <typename F, typename B>
 constexpr Instance without_shared() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {F::D, F::MT * 16, kernel<F>(fused_slot_forward<F>),
-          kernel<B>(fused_box_backward<B, false>), {}};
+  return {F::D,
+          F::MT * 16,
+          kernel<F>(fused_slot_forward<F>),
+          kernel<B>(fused_box_backward<B, false>),
+          {}};
 }
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
-constexpr Instance kInstances[] = {instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
-                                   instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
-                                   backward_only<Boxes<64, 1, 8, 2, 1, 2>>(),
-                                   without_shared<Boxes<96, 1, 8, 2, 2, 2, 1, true>,
-                                                  Boxes<96, 1, 8, 2, 2, 1, 2>>()};
+constexpr Instance kInstances[] = {
+    instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
+    instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
+    backward_only<Boxes<64, 1, 8, 2, 1, 2>>(),
+    without_shared<Boxes<96, 1, 8, 2, 2, 2, 1, true>, Boxes<96, 1, 8, 2, 2, 1, 2>>()};
 
 const Instance* find(int width, int blocks) {
   for (const Instance& entry : kInstances) {

@@ -79,8 +79,7 @@ TensorMap tensor_map(const TensorView& view, const BlockLayout& layout) {
       stride(view.strides[2], view.shape[2]), stride(view.strides[0], view.shape[0])};
   // Swizzled rows of 64 or 32 columns: 96 are fetched as three boxes.
   const cuuint32_t columns = view.shape[3] == 64 ? 64 : 32;
-  const cuuint32_t box[5] = {columns,
-                             static_cast<cuuint32_t>(block.extent[2]),
+  const cuuint32_t box[5] = {columns, static_cast<cuuint32_t>(block.extent[2]),
                              static_cast<cuuint32_t>(block.extent[1]), 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;

@@ -31,6 +31,14 @@ __device__ __forceinline__ void load_box(void* tile, const TensorMap& map, const
       "l"(&map), "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(barrier)
       : "memory");
 }
+// The same as far as the L2 cache.
+__device__ __forceinline__ void ask_for_box(const TensorMap& map, const BoxPlace& at,
+                                            int column = 0) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];\n" ::"l"(&map),
+      "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch)
+      : "memory");
+}
 __device__ __forceinline__ void store_box(const TensorMap& map, const BoxPlace& at,
                                           const void* tile, int column = 0) {
   asm volatile(

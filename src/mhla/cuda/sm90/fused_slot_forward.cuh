@@ -36,6 +36,13 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     load_tile<X>(k_tile, args.k, at, keys_here);
     load_tile<X>(v_tile, args.v, at, keys_here);
   };
+  // Their place is taken for most of the time, so they come into the L2 cache first.
+  const auto ask_for_keys = [&](int item) {
+    if (!seat.leads() || !has_block || item >= args.items) return;
+    const BoxPlace at = place_of(args.k_grid, block, item, args.heads);
+    ask_for_tile<X>(args.k, at);
+    ask_for_tile<X>(args.v, at);
+  };
   const auto load_queries = [&](int item) {
     if (!seat.leads() || !has_block || item >= args.items) return;
     barrier_expect(queries_here, X::kTile);
@@ -53,6 +60,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
         stores_wait();  // o of the head before has left the tile
         load_queries(item);
       }
+      ask_for_keys(item + clusters);
       __syncwarp();
       summarize(seat, map, k_tile, v_tile, summary);
       fence_async();
