@@ -455,7 +455,8 @@ std::string kernels(const Problem& problem) {
   std::string text = !has_box_forward(problem) ? "forward in one thread block (fused_forward)"
                      : boxes->width == 96      ? "forward in a cluster (fused_slot_forward)"
                                                : "forward in a cluster (fused_box_forward)";
-  text += boxes && boxes->backward.size > 0
+  text += boxes && boxes->width == 96 ? ", backward in a cluster (fused_slot_backward)"
+          : boxes && boxes->backward.size > 0
               ? ", backward in a cluster (fused_box_backward)"
               : std::string(", backward of ") + other_implementation(problem).name;
   if (!has_shared_rows(problem)) return text;

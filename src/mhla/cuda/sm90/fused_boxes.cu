@@ -2,6 +2,7 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/fused_box_backward.cuh"
 #include "mhla/cuda/sm90/fused_box_forward.cuh"
+#include "mhla/cuda/sm90/fused_slot_backward.cuh"
 #include "mhla/cuda/sm90/fused_slot_forward.cuh"
 
 namespace mhla::cuda::sm90 {
@@ -40,13 +41,10 @@ constexpr Instance instance() {
           kernel<B>(fused_box_backward<B, false>), kernel<B>(fused_box_backward<B, true>)};
 }
 template <typename F, typename B>
-constexpr Instance without_shared() {
+constexpr Instance slots() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {F::D,
-          F::MT * 16,
-          kernel<F>(fused_slot_forward<F>),
-          kernel<B>(fused_box_backward<B, false>),
-          {}};
+  return {
+      F::D, F::MT * 16, kernel<F>(fused_slot_forward<F>), kernel<B>(fused_slot_backward<B>), {}};
 }
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
@@ -54,7 +52,7 @@ constexpr Instance kInstances[] = {
     instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
     instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
     backward_only<Boxes<64, 1, 8, 2, 1, 2>>(),
-    without_shared<Boxes<96, 1, 8, 2, 2, 2, 1, true>, Boxes<96, 1, 8, 2, 2, 1, 2>>()};
+    slots<Boxes<96, 1, 8, 2, 2, 2, 1, true>, Boxes<96, 1, 8, 2, 2, 1, 2>>()};
 
 const Instance* find(int width, int blocks) {
   for (const Instance& entry : kInstances) {

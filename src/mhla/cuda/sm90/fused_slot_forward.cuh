@@ -56,18 +56,20 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   for (int item = first_item; item < args.items; item += clusters, ++turn) {
     if (has_block) {
       barrier_wait(keys_here, turn % 2);
+      summarize(seat, map, k_tile, v_tile, summary);
+      fence_async();
+      seat.sync();
+    }
+    cluster_wait();  // every thread block can be sent the summaries of this head
+    if (has_block) {
+      seat.distribute(seat.group, args, seat.slices, Arrival::summaries);
       if (turn > 0 && seat.leads()) {
         stores_wait();  // o of the head before has left the tile
         load_queries(item);
       }
       ask_for_keys(item + clusters);
       __syncwarp();
-      summarize(seat, map, k_tile, v_tile, summary);
-      fence_async();
-      seat.sync();
     }
-    cluster_wait();  // every thread block can be sent the summaries of this head
-    if (has_block) seat.distribute(seat.group, args, seat.slices, Arrival::summaries);
     typename M::Weights weights;
     M::template take_weights<false>(weights, args, item, seat);
     seat.await(Arrival::summaries, turn, args);
