@@ -203,6 +203,10 @@ def shared_rows():
         Case(grid((16, 16), block=(8, 8)), dk=32),
         Case(grid((56, 56), block=(8, 8)), dk=32, strides="fused", batch=37, heads=5),
         Case(grid((64, 64), block=(8, 8)), dk=32, heads=3),
+        Case(square, dk=96, batch=37, heads=5, strides="fused"),
+        Case(square, dk=96, strides="heads_first", scale=0.125, eps=0.5),
+        Case(square, dk=96, strides="misaligned"),
+        Case(sequence(832, block=64), dk=96, batch=7, heads=5, feature_map="relu"),
     ]
     return [dataclasses.replace(case, normalizer="shared_position") for case in cases]
 

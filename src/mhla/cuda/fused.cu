@@ -127,10 +127,9 @@ std::optional<std::string> refuses(const Problem& problem) {
   }
   if (has_shared_rows(problem)) {
     const auto boxes = box_plan(problem);
-    if (!boxes || !box_has_shared(boxes->width, boxes->most_blocks) || problem.mixing_per_head ||
+    if (!boxes || boxes->backward.size == 0 || problem.mixing_per_head ||
         !shared_rows_fit(problem)) {
-      return "has shared_position for blocks of 64 tokens, width 32 or 64 and one mixing matrix "
-             "only";
+      return "has shared_position for blocks of 64 tokens and one mixing matrix only";
     }
   }
   if (problem.layout.tokens() > 0x7fffffff || problem.keys().tokens() > 0x7fffffff ||
@@ -168,7 +167,7 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
                       : !makes_factors(problem) ? shared_rows_seconds(problem)
                                                 : shared_rows_seconds(problem) / 2;
   const double heads = static_cast<double>(problem.batch * problem.heads);
-  if (problem.dk == 96) return kLaunch + std::ceil(heads / kWideClusters) * kWideHead;
+  if (problem.dk == 96) return kLaunch + rows + std::ceil(heads / kWideClusters) * kWideHead;
   if (has_box_forward(problem)) return kLaunch + rows + bytes / kClusterRate;
   const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double waves = std::max(1.0, std::ceil(heads / kProcessors));

@@ -15,7 +15,6 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
                                                  byte* summary, byte* own, const BoxPlace& place,
                                                  auto&& halfway) {
   using T = BoxTile<X>;
-  static_assert(!kShared || X::T == 1);
   const int lane = seat.lane;
   std::uint32_t d_q[T::kOwnWords];
   {
@@ -57,7 +56,7 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
         if constexpr (X::T == 1) e[half] *= factor[half];
       }
     }
-    if constexpr (X::T > 1) {
+    if constexpr (!kShared && X::T > 1) {
       // Both warpgroups have a part of the columns, and add the parts up in the same order.
       const int row = seat.warp * 16 + lane / 4;
       float2* own_parts = seat.parts(seat.member()) + row;
@@ -86,10 +85,15 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
       // dz is made from the scaled rows too. Where the factor is zero, e need not be: such a row
       // keeps its size and loses its d_o instead.
       const bool none[2] = {factor[0] == 0.f, factor[1] == 0.f};
+      if constexpr (X::T > 1) seat.sync();  // the other warpgroup has read the tile
       if (__any_sync(0xffffffffu, none[0] || none[1])) {
-        std::uint32_t rows[X::D / 4];
+        typename T::OwnRows own_d_o;
+        T::pick_own(own_d_o, d_o, seat);
+        std::uint32_t rows[T::kOwnWords];
 #pragma unroll
-        for (int w = 0; w < X::D / 4; ++w) rows[w] = none[w % 2] ? 0u : d_o[w / 4][w % 4];
+        for (int w = 0; w < T::kOwnWords; ++w) {
+          rows[w] = none[w % 2] ? 0u : own_d_o[w / 4][w % 4];
+        }
         T::store_rows(d_tile, seat, rows);
         fence_async();
       }
@@ -188,6 +192,16 @@ __device__ __forceinline__ void backward_keys(const Seat<X>& seat, const PackedM
   T::store_rows(v_tile, seat, out);
 }
 
+// shared_position: z of a block, before the mixture takes its place.
+template <typename X>
+__device__ __forceinline__ void keep_key_sums(const Seat<X>& seat, int slot) {
+  if (seat.warp == 0 && seat.member() == 0 && seat.lane < X::kOwnSums / 16) {
+    reinterpret_cast<Chunk*>(seat.own_sums(slot))[seat.lane] = reinterpret_cast<const Chunk*>(
+        seat.summary(slot) + X::kKeySums)[seat.lane];
+  }
+  __syncwarp();
+}
+
 template <typename X, bool kShared>
 __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     fused_box_backward(const __grid_constant__ BoxArgs args) {
@@ -247,13 +261,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       seat.sync();
       start(item, n + X::kStages, count + X::kStages);
       if (n == 0) cluster_wait();  // every thread block can be sent the summaries of this head
-      if constexpr (kShared) {     // before the mixture takes its place
-        if (seat.warp == 0 && seat.lane < X::kOwnSums / 16) {
-          reinterpret_cast<Chunk*>(seat.own_sums(slot))[seat.lane] = reinterpret_cast<const Chunk*>(
-              seat.summary(slot) + X::kKeySums)[seat.lane];
-        }
-        __syncwarp();
-      }
+      if constexpr (kShared) keep_key_sums(seat, slot);
       seat.distribute(slot, args, seat.slices, Arrival::summaries);
     }
     if (keys == 0) cluster_wait();

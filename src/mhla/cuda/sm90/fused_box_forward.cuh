@@ -27,8 +27,8 @@ __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs
   if (backward) clear_slices(seat.gradient_slices, args.q_grid.blocks);
 }
 
-// o = phi(q) S~_i over phi(q) z~_i (Eq. 4), in the place of q.
-template <typename X>
+// o = phi(q) S~_i over phi(q) z~_i (Eq. 4), in the place of q. kGiven: factors may be given.
+template <typename X, bool kGiven = true>
 __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& args,
                                          const PackedMap& map, byte* tile, const byte* summary,
                                          const BoxPlace& place) {
@@ -40,13 +40,13 @@ __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& arg
   typename T::KeySums z;
   T::load_key_sums(z, summary + X::kKeySums, seat);
   float den[4] = {}, given[2];
-  if (X::kSharedRows && args.factor != nullptr) load_given(given, args.factor, args, seat, place);
+  if (kGiven && args.factor != nullptr) load_given(given, args.factor, args, seat, place);
   T::denominators(den, q, z);
   typename T::OwnSum sum;
   wgmma_fence();
   T::template multiply_summary<false>(sum, q, summary, seat);
   wgmma_commit();
-  const bool has_given = X::kSharedRows && args.factor != nullptr;
+  const bool has_given = kGiven && args.factor != nullptr;
   const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
                            has_given ? given[1] : row_factor(args, den[2])};
   wgmma_wait<0>();

@@ -15,9 +15,10 @@ struct Kernel {
 };
 struct Instance {
   int width, padded_blocks;
-  Kernel forward, backward, backward_shared;
+  Kernel forward, forward_shared, backward, backward_shared;
   const Kernel& kernel(bool back, bool shared) const {
-    return !back ? forward : shared ? backward_shared : backward;
+    if (back) return shared ? backward_shared : backward;
+    return shared ? forward_shared : forward;
   }
 };
 
@@ -28,23 +29,27 @@ constexpr Kernel kernel(void (*entry)(BoxArgs)) {
 }
 template <typename B>
 constexpr Instance backward_only() {
-  return {B::D,
-          B::MT * 16,
-          {},
-          kernel<B>(fused_box_backward<B, false>),
-          kernel<B>(fused_box_backward<B, true>)};
+  return {.width = B::D,
+          .padded_blocks = B::MT * 16,
+          .backward = kernel<B>(fused_box_backward<B, false>),
+          .backward_shared = kernel<B>(fused_box_backward<B, true>)};
 }
 template <typename F, typename B>
 constexpr Instance instance() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {F::D, F::MT * 16, kernel<F>(fused_box_forward<F>),
-          kernel<B>(fused_box_backward<B, false>), kernel<B>(fused_box_backward<B, true>)};
+  Instance both = backward_only<B>();
+  both.forward = both.forward_shared = kernel<F>(fused_box_forward<F>);
+  return both;
 }
 template <typename F, typename B>
 constexpr Instance slots() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {
-      F::D, F::MT * 16, kernel<F>(fused_slot_forward<F>), kernel<B>(fused_slot_backward<B>), {}};
+  return {.width = F::D,
+          .padded_blocks = F::MT * 16,
+          .forward = kernel<F>(fused_slot_forward<F, false>),
+          .forward_shared = kernel<F>(fused_slot_forward<F, true>),
+          .backward = kernel<B>(fused_slot_backward<B, false>),
+          .backward_shared = kernel<B>(fused_slot_backward<B, true>)};
 }
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
@@ -96,10 +101,6 @@ __global__ void __launch_bounds__(kReduceWeights* kReduceShares)
 int box_cluster(int width, int blocks, bool backward) {
   const Instance* entry = find(width, blocks);
   return entry ? entry->kernel(backward, false).cluster : 0;
-}
-bool box_has_shared(int width, int blocks) {
-  const Instance* entry = find(width, blocks);
-  return entry && entry->backward_shared.entry;
 }
 int box_padded_blocks(int width, int blocks) { return find(width, blocks)->padded_blocks; }
 

@@ -57,7 +57,6 @@ struct Boxes {
   static constexpr int kStages = S_, kPerProcessor = P_;
   static_assert(D == 32 || D == 64 || D == 96);
   static_assert(T == 1 || (T == 2 && D == 96));
-  static constexpr bool kSharedRows = D < 96;  // has shared_position
   static constexpr int kTeam = T * 128, kThreads = W * kTeam, kWarps = W * T * 4;
   // The copy engine swizzles rows of 64 or 32 columns: 96 are three panels, one behind another.
   static constexpr int kPanelColumns = D == 64 ? 64 : 32, kPanels = D / kPanelColumns;
@@ -87,7 +86,8 @@ struct Boxes {
 
   static constexpr int tiles_bytes() { return W * kTiles * kTile; }
   static constexpr int summaries_bytes(int slots) {
-    return kInPlace ? 0 : (slots * kSummary + 127) / 128 * 128;
+    constexpr int kUnit = D == 96 ? 16 : 128;  // NOTE: at width 96 every byte counts
+    return kInPlace ? 0 : (slots * kSummary + kUnit - 1) / kUnit * kUnit;
   }
   // Tiles, this thread block's summaries, slices of all summaries (backward: of their gradients
   // too), weights, barriers.
@@ -107,7 +107,6 @@ struct BoxLaunch {
 };
 // Thread blocks of a cluster; 0 when there is no kernel.
 int box_cluster(int width, int blocks, bool backward);
-bool box_has_shared(int width, int blocks);  // a backward with shared_position
 int box_padded_blocks(int width, int blocks);
 // Clusters that run side by side on the current device.
 int box_active_clusters(int width, int blocks, bool backward, bool shared);

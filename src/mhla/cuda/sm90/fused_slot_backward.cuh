@@ -8,7 +8,7 @@ namespace mhla::cuda::sm90 {
 
 // Two pairs of tiles take turns: keys and values of a head in one, queries and d_o in the other,
 // which the next head's keys and values follow. NOTE: there are as many query blocks as key blocks.
-template <typename X>
+template <typename X, bool kShared>
 __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     fused_slot_backward(const __grid_constant__ BoxArgs args) {
   static_assert(X::kStages == 2 && X::MT * 16 <= X::C * X::W);
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
 
   const bool has_block = seat.group < seat.own_blocks(args.q_grid, args);
   const int block = seat.rank * args.slots + seat.group;
-  byte* const summary = seat.summary(seat.group);
+  byte *const summary = seat.summary(seat.group), *const own = seat.own_sums(seat.group);
   // Every pair of tiles is filled once a head.
   const auto load_pair = [&](int pair, const TensorMap& one, const TensorMap& other,
                              const BoxPlace& at) {
@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     }
     cluster_wait();  // every thread block can be sent the summaries of this head
     if (has_block) {
+      if constexpr (kShared) keep_key_sums(seat, seat.group);
       seat.distribute(seat.group, args, seat.slices, Arrival::summaries);
       if (turn > 0 && seat.leads()) {
         stores_wait();  // d_k and d_v of the head before have left the tiles
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       byte *const q_tile = seat.tile(turn + 1, 0), *const d_tile = seat.tile(turn + 1, 1);
       const BoxPlace at = place_of(args.q_grid, block, item, args.heads);
       barrier_wait(seat.barrier(turn + 1), turn % 2);
-      backward_queries<X, false>(seat, args, map, q_tile, d_tile, summary, nullptr, at, [] {});
+      if constexpr (kShared) seat.sync();  // z of the block
+      backward_queries<X, kShared>(seat, args, map, q_tile, d_tile, summary, own, at, [] {});
       fence_async();
       seat.sync();
       seat.distribute(seat.group, args, seat.gradient_slices, Arrival::gradients);
@@ -97,7 +99,8 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
 
     if (has_block) {
       const BoxPlace at = place_of(args.k_grid, block, item, args.heads);
-      backward_keys(seat, map, k_tile, v_tile, summary, summary + X::kKeySums, [] {});
+      backward_keys(seat, map, k_tile, v_tile, summary, kShared ? own : summary + X::kKeySums,
+                    [] {});
       fence_async();
       seat.sync();
       if (seat.leads()) {

@@ -9,7 +9,7 @@ namespace mhla::cuda::sm90 {
 
 // NOTE: there are as many query blocks as key blocks. A mixture then arrives only after the block's
 // own summary has left, which comes after the read-out of the head before.
-template <typename X>
+template <typename X, bool kShared>
 __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     fused_slot_forward(const __grid_constant__ BoxArgs args) {
   static_assert(X::kInPlace);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     if (has_block) {
       const BoxPlace at = place_of(args.q_grid, block, item, args.heads);
       barrier_wait(queries_here, turn % 2);
-      read_out(seat, args, map, q_tile, summary, at);
+      read_out<X, kShared>(seat, args, map, q_tile, summary, at);
       fence_async();
       seat.sync();
       load_keys(item + clusters);
