@@ -31,11 +31,12 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
     typename T::KeySums z;
     T::load_key_sums(z, kShared ? own : summary + X::kKeySums, seat);
     float den[4] = {};
-    if constexpr (!kShared) T::denominators(den, q, z);
+    if constexpr (!kShared && !X::kOverlaps) T::denominators(den, q, z);
     typename T::OwnSum sum;  // S~ d_o
     wgmma_fence();
     T::template multiply_summary<true>(sum, d_o, summary, seat);
     wgmma_commit();
+    if constexpr (!kShared && X::kOverlaps) T::denominators(den, q, z);
     if constexpr (!kShared && X::T == 1) {
       factor[0] = row_factor(args, den[0]);
       factor[1] = row_factor(args, den[2]);
@@ -129,17 +130,21 @@ __device__ __forceinline__ void backward_queries(const Seat<X>& seat, const BoxA
   for (int part = 0; part < T::kParts; ++part) {
     typename T::Columns rows;
     T::load_columns(rows, seat, q_tile, part);
+    const auto add_queries = [&] {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const byte* at = seat.scalars + lane / 4 % 2 * 128 + s * 32 + lane % 4 * 4;
-      std::uint32_t e0 = *reinterpret_cast<const std::uint32_t*>(at);
-      std::uint32_t e1 = *reinterpret_cast<const std::uint32_t*>(at + 16);
-      ptx::mma_bf16(dz[part], rows[s], e0, e1);
-    }
+      for (int s = 0; s < 4; ++s) {
+        const byte* at = seat.scalars + lane / 4 % 2 * 128 + s * 32 + lane % 4 * 4;
+        std::uint32_t e0 = *reinterpret_cast<const std::uint32_t*>(at);
+        std::uint32_t e1 = *reinterpret_cast<const std::uint32_t*>(at + 16);
+        ptx::mma_bf16(dz[part], rows[s], e0, e1);
+      }
+    };
+    if constexpr (!X::kOverlaps) add_queries();
     typename T::Sum sum;
     wgmma_fence();
     T::multiply_tile(sum, rows, d_tile);
     wgmma_commit();
+    if constexpr (X::kOverlaps) add_queries();
     wgmma_wait<0>();
     T::pack(ds[part], sum);
   }

@@ -41,11 +41,12 @@ __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& arg
   T::load_key_sums(z, summary + X::kKeySums, seat);
   float den[4] = {}, given[2];
   if (kGiven && args.factor != nullptr) load_given(given, args.factor, args, seat, place);
-  T::denominators(den, q, z);
+  if constexpr (!X::kOverlaps) T::denominators(den, q, z);
   typename T::OwnSum sum;
   wgmma_fence();
   T::template multiply_summary<false>(sum, q, summary, seat);
   wgmma_commit();
+  if constexpr (X::kOverlaps) T::denominators(den, q, z);
   const bool has_given = kGiven && args.factor != nullptr;
   const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
                            has_given ? given[1] : row_factor(args, den[2])};

@@ -398,12 +398,16 @@ __device__ __forceinline__ void summarize(const Seat<X>& seat, const PackedMap& 
     typename T::Columns k;
     T::load_columns(k, seat, k_tile, part);
     map.apply(k);
+    const auto add_keys = [&] {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) ptx::mma_bf16(z[part], k[s], 0x3f803f80u, 0x3f803f80u);
+      for (int s = 0; s < 4; ++s) ptx::mma_bf16(z[part], k[s], 0x3f803f80u, 0x3f803f80u);
+    };
+    if constexpr (!X::kOverlaps) add_keys();
     typename T::Sum sum;
     wgmma_fence();
     T::multiply_tile(sum, k, v_tile);
     wgmma_commit();
+    if constexpr (X::kOverlaps) add_keys();
     wgmma_wait<0>();
     T::pack(words[part], sum);
   }
