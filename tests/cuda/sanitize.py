@@ -50,8 +50,9 @@ CASES = [
     Case(grid((16, 16), block=(4, 4)), batch=1, heads=3, dk=72),
     Case(grid((14, 14), block=(4, 4)), batch=1, dk=32, dtype=torch.float16),
     Case(sequence(300, block=64), batch=1, heads=1, dk=96),
-    # Boxes of 64 tokens: clusters of cuda.fused, both widths, and a tensor without a tensor map.
+    # Boxes of 64 tokens: clusters of cuda.fused, all widths, and a tensor without a tensor map.
     Case(grid((32, 32), block=(8, 8)), batch=1, heads=2),
+    Case(grid((32, 32), block=(8, 8)), batch=1, heads=2, dk=96),
     Case(grid((56, 56), block=(8, 8)), batch=1, heads=1, dk=32),
     Case(grid((32, 32), block=(8, 8)), batch=1, heads=1, strides="misaligned"),
 ]

@@ -140,6 +140,17 @@ def boxes():
         Case(grid((16, 16), block=(8, 8)), dk=32, eps=0.5, scale=0.25),
         Case(sequence(1088, block=64), dk=32, normalizer="none", batch=3, heads=5),
         Case(sequence(2112, block=64), layout_k=sequence(192, block=64), dk=32, per_head=True),
+        Case(square, dk=96, strides="fused", batch=3, heads=3),
+        Case(square, dk=96, batch=67, heads=6),
+        Case(square, dk=96, strides="heads_first", normalizer="none", scale=0.125),
+        Case(square, dk=96, strides="misaligned"),
+        Case(square, dk=96, feature_map="elu1", per_head=True, heads=3),
+        Case(square, dk=96, feature_map="identity", normalizer="none"),
+        Case(sequence(64, block=64), dk=96),
+        Case(sequence(832, block=64), dk=96, batch=7, heads=5, feature_map="relu"),
+        Case(grid((16, 24), block=(16, 4)), dk=96, eps=0.5, scale=0.25),
+        Case(sequence(128, block=64), layout_k=grid((16, 40), block=(8, 8)), dk=96),
+        Case(sequence(256, block=64), layout_k=grid((32, 8), block=(16, 4)), dk=96, heads=3),
     ]
 
 
@@ -192,6 +203,10 @@ def shared_rows():
         Case(grid((16, 16), block=(8, 8)), dk=32),
         Case(grid((56, 56), block=(8, 8)), dk=32, strides="fused", batch=37, heads=5),
         Case(grid((64, 64), block=(8, 8)), dk=32, heads=3),
+        Case(square, dk=96, batch=37, heads=5, strides="fused"),
+        Case(square, dk=96, strides="heads_first", scale=0.125, eps=0.5),
+        Case(square, dk=96, strides="misaligned"),
+        Case(sequence(832, block=64), dk=96, batch=7, heads=5, feature_map="relu"),
     ]
     return [dataclasses.replace(case, normalizer="shared_position") for case in cases]
 

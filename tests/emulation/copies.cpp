@@ -207,6 +207,7 @@ void tensor_store(const Instruction& in, Frame& frame) {
     });
   });
 }
+void tensor_prefetch(const Instruction& in, Frame& frame) { read_box(in, frame, in.arguments[0]); }
 
 // Four words of registers to another thread block of the cluster.
 void push(const Instruction& in, Frame& frame) {
@@ -236,6 +237,7 @@ bool decode_copies(Instruction& in) {
   } kKnown[] = {{"cp.async.bulk.commit_group", bulk_commit},
                 {"cp.async.bulk.wait_group", bulk_wait},
                 {"cp.async.bulk.tensor.", tensor_load},
+                {"cp.async.bulk.prefetch.tensor.", tensor_prefetch},
                 {"cp.async.bulk.shared::cluster.", bulk_load},
                 {"cp.async.bulk.global.", bulk_store},
                 {"cp.async.commit_group", copy_commit},

@@ -52,11 +52,18 @@ std::vector<std::string> causal_more() {
 
 std::vector<std::string> fused() {
   return {"grid=16x16 block=8x8 heads=3 dk=64 dv=64 dtype=bf16",
-          "grid=32x24 block=8x8 heads=1 dk=32 dv=32 normalizer=shared_position dtype=bf16"};
+          "grid=32x24 block=8x8 heads=1 dk=32 dv=32 normalizer=shared_position dtype=bf16",
+          "grid=16x24 block=8x8 heads=3 dk=96 dv=96 dtype=bf16",
+          // Query blocks without keys of their own, several heads a cluster.
+          "sequence=256 block=64 sequence_k=64 block_k=64 batch=6 heads=3 dk=32 dv=32 dtype=bf16"};
 }
 std::vector<std::string> fused_more() {
   return {"grid=32x32 block=8x8 heads=2 dk=64 dv=64 normalizer=none dtype=bf16",
           "grid=32x32 block=8x8 heads=2 batch=2 dk=32 dv=32 feature_map=elu1 dtype=bf16",
+          "grid=32x32 block=8x8 heads=2 batch=2 dk=96 dv=96 mixing_per_head=true dtype=bf16",
+          "sequence=832 block=64 heads=3 dk=96 dv=96 normalizer=none feature_map=elu1 dtype=bf16",
+          "grid=24x16 block=8x8 heads=3 dk=96 dv=96 normalizer=shared_position dtype=bf16",
+          "grid=16x16 block=8x8 heads=1 dk=96 dv=96 dtype=bf16 gap=3",
           "grid=16x16 block=4x4 heads=2 dk=64 dv=64 dtype=bf16"};
 }
 

@@ -167,6 +167,11 @@ std::vector<std::string> default_problems() {
   return {
       "sequence=330 block=32 heads=1 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
       "dtype=bf16",
+      // The same heads, so many that a thread block has 64 or all of their columns.
+      "sequence=60 block=24 heads=50 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "mixing_per_head=true feature_map=elu1 dtype=bf16",
+      "sequence=40 block=18 heads=198 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "feature_map=identity dtype=bf16",
       "sequence=150 block=7 heads=2 dk=64 dv=64 mask=causal feature_map=elu1 dtype=f16",
       "sequence=150 block=7 heads=3 dk=33 dv=50 mask=causal mixing_per_head=true "
       "normalizer=shared_position feature_map=elu1 dtype=f32",
@@ -202,6 +207,9 @@ int main(int argc, char** argv) {
   if (given.empty()) {
     check_bits("sequence=331 block=2 heads=1 dk=32 dv=32 mask=causal feature_map=elu1 dtype=bf16");
     check_bits("sequence=331 block=2 heads=1 dk=32 dv=32 mask=causal feature_map=elu1 dtype=f32");
+    check_bits(
+        "sequence=150 block=24 heads=1 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+        "dtype=bf16");
     check_bits(
         "sequence=200 block=24 heads=2 dk=48 dv=80 mask=causal normalizer=shared_position "
         "feature_map=elu1 dtype=bf16");

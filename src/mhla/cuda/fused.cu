@@ -1,6 +1,6 @@
 // The implementation "cuda.fused": the linear form of one head on chip. Blocks of 64 tokens go
 // through a cluster of thread blocks, other blocks and the forward of width 64 through one. What
-// has no backward on chip has that of "cuda.dense" or "cuda.linear".
+// is not served on chip goes through "cuda.dense" or "cuda.linear".
 #include <algorithm>
 #include <cmath>
 
@@ -79,9 +79,10 @@ struct BoxPlan {
 // All but what depends on the device.
 std::optional<BoxPlan> box_plan(const Problem& problem) {
   const auto q = box_grid(problem.layout), k = box_grid(problem.keys());
-  if (!q || !k || problem.dk != problem.dv || (problem.dk != 32 && problem.dk != 64)) {
-    return std::nullopt;
-  }
+  if (!q || !k || problem.dk != problem.dv) return std::nullopt;
+  if (problem.dk != 32 && problem.dk != 64 && problem.dk != 96) return std::nullopt;
+  // NOTE: at width 96 a mixture takes the place of the block's own summary.
+  if (problem.dk == 96 && q->blocks != k->blocks) return std::nullopt;
   const int width = static_cast<int>(problem.dk), most = std::max(q->blocks, k->blocks);
   const int forward = box_cluster(width, most, false), backward = box_cluster(width, most, true);
   if (forward == 0 && backward == 0) return std::nullopt;
@@ -97,11 +98,11 @@ std::optional<BoxPlan> box_plan(const Problem& problem) {
 }
 
 struct Prepared {
-  Shape shape;
+  std::optional<Shape> shape;  // of the forward in one thread block
   std::optional<BoxPlan> boxes;
   int processors = 1;
   DeviceTable<DeviceBlock> q_blocks, k_blocks;
-  PlanData backward;           // the plan of the implementation that serves it
+  PlanData other;              // the plan of the implementation that serves what this one does not
   bool makes_factors = false;  // of shared_position, in the forward
   SharedRowsPlan rows = {};
   DeviceTable<int> row_tokens = {};
@@ -110,6 +111,10 @@ struct Prepared {
 bool has_shared_rows(const Problem& problem) {
   return problem.normalizer == Normalizer::shared_position;
 }
+bool has_box_forward(const Problem& problem) {
+  const auto boxes = box_plan(problem);
+  return boxes && boxes->forward.size > 0;
+}
 
 std::optional<std::string> refuses(const Problem& problem) {
   if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
@@ -117,7 +122,9 @@ std::optional<std::string> refuses(const Problem& problem) {
   if (problem.mask != Mask::none) return "mask none only";
   if (problem.separate_denominator) return "the denominator reads the numerator's q and k";
   if (problem.layout.sequences().size() > 1) return "one sequence per batch entry only";
-  if (!shape_of(problem)) return "the summaries of a head do not fit shared memory";
+  if (!shape_of(problem) && !has_box_forward(problem)) {
+    return "the summaries of a head do not fit shared memory";
+  }
   if (has_shared_rows(problem)) {
     const auto boxes = box_plan(problem);
     if (!boxes || boxes->backward.size == 0 || problem.mixing_per_head ||
@@ -142,7 +149,7 @@ std::optional<std::string> refuses(const Problem& problem) {
 // Whether the forward makes the row factors of shared_position itself.
 bool makes_factors(const Problem& problem) {
   const auto shape = shape_of(problem);
-  return shape->regular && fused_products_exist(shape->width, shape->padded_blocks) &&
+  return shape && shape->regular && fused_products_exist(shape->width, shape->padded_blocks) &&
          fused_bytes(shape->width, shape->padded_blocks, shape->warps, shape->offsets) +
                  fused_products_bytes(shape->padded_blocks) <=
              kSharedLimit;
@@ -150,26 +157,27 @@ bool makes_factors(const Problem& problem) {
 
 // The bandwidths are what the kernels reached on an H200 (docs/kernels/fused.md); narrow rows cost
 // more instructions a byte. Without clusters a multiprocessor takes one head at a time: whole
-// waves.
+// waves; at width 96 a cluster does, and blocks that are missing save no time.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
   constexpr double kProcessors = 132, kLaunch = 4e-6, kClusterRate = 2.1e12;
+  constexpr double kWideClusters = 32, kWideHead = 13e-6;  // NOTE: not timed yet
   const double bytes = linear_cost(problem).forward_bytes;
-  const auto boxes = box_plan(problem);
   // The factors of shared_position: a kernel of their own, or q read twice.
   const double rows = !has_shared_rows(problem) ? 0
                       : !makes_factors(problem) ? shared_rows_seconds(problem)
                                                 : shared_rows_seconds(problem) / 2;
-  if (boxes && boxes->forward.size > 0) return kLaunch + rows + bytes / kClusterRate;
-  const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double heads = static_cast<double>(problem.batch * problem.heads);
+  if (problem.dk == 96) return kLaunch + rows + std::ceil(heads / kWideClusters) * kWideHead;
+  if (has_box_forward(problem)) return kLaunch + rows + bytes / kClusterRate;
+  const double bandwidth = shape_of(problem)->width == 32 ? 2.1e12 : 2.8e12;
   const double waves = std::max(1.0, std::ceil(heads / kProcessors));
   return kLaunch + rows + waves * bytes / std::max(heads, 1.0) * kProcessors / bandwidth;
 }
 
-// Which of the others goes backward: the one that would go forward faster. Where the clusters go
-// backward and the other one is for tensors they cannot address, its workspace counts more than its
-// time: every plan has it.
-const Implementation& backward_implementation(const Problem& problem) {
+// Which of the others does what is not done on chip: the one that would go forward faster. Where
+// the clusters go backward and the other one is for tensors they cannot address, its workspace
+// counts more than its time: every plan has it.
+const Implementation& other_implementation(const Problem& problem) {
   const Implementation &dense = dense_implementation(), &linear = linear_implementation();
   if (dense.refuses(problem)) return linear;
   const auto boxes = box_plan(problem);
@@ -179,18 +187,19 @@ const Implementation& backward_implementation(const Problem& problem) {
              : linear;
 }
 
-// With shared_position the row factors, or memory of the other implementation for rows that are not
-// made of 16-byte chunks.
+// With shared_position the row factors. Memory of the other implementation, with it for rows that
+// are not made of 16-byte chunks, without a kernel in one thread block for tensors that the copy
+// engine cannot address.
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  if (!has_shared_rows(problem)) return 0;
-  return std::max(shared_rows_bytes(problem),
-                  backward_implementation(problem).forward_workspace(problem, options));
+  if (!has_shared_rows(problem) && shape_of(problem)) return 0;
+  const std::size_t other = other_implementation(problem).forward_workspace(problem, options);
+  return has_shared_rows(problem) ? std::max(shared_rows_bytes(problem), other) : other;
 }
 // Partial sums of the weights' gradient, of the row factors' thread blocks behind those of the
 // clusters, and the row factors; memory of the other implementation for tensors that the copy
 // engine cannot address.
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  const std::size_t other = backward_implementation(problem).backward_workspace(problem, options);
+  const std::size_t other = other_implementation(problem).backward_workspace(problem, options);
   const auto boxes = box_plan(problem);
   if (!boxes) return other;
   const auto matrix = static_cast<std::size_t>(boxes->padded_blocks) * boxes->padded_blocks;
@@ -208,7 +217,7 @@ std::size_t backward_workspace(const Problem& problem, const PlanOptions& option
 std::shared_ptr<const void> prepare(const Problem& problem) {
   const bool shared = has_shared_rows(problem);
   const DeviceGuard guard(problem.device.index);
-  const Implementation& other = backward_implementation(problem);
+  const Implementation& other = other_implementation(problem);
   int processors = 1;
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
@@ -224,18 +233,18 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   }
   // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
   std::shared_ptr<const void> other_prepared = other.prepare(problem);
-  PlanData backward{.problem = problem, .options = {}, .implementation = &other};
-  backward.prepared = std::move(other_prepared);
+  PlanData other_plan{.problem = problem, .options = {}, .implementation = &other};
+  other_plan.prepared = std::move(other_prepared);
   SharedRowsPlan rows;
   if (shared) rows = shared_rows_plan(problem, std::min(processors, kMostProcessors));
   DeviceTable<int> row_tokens(rows.tokens);
   return std::make_shared<Prepared>(
-      Prepared{.shape = *shape_of(problem),
+      Prepared{.shape = shape_of(problem),
                .boxes = std::move(boxes),
                .processors = processors,
                .q_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.layout)),
                .k_blocks = DeviceTable<DeviceBlock>(device_blocks(problem.keys())),
-               .backward = std::move(backward),
+               .other = std::move(other_plan),
                .makes_factors = shared && makes_factors(problem),
                .rows = std::move(rows),
                .row_tokens = std::move(row_tokens)});
@@ -359,7 +368,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
   const Problem& problem = data.problem;
   const bool shared = has_shared_rows(problem);
-  const PlanData& other = prepared.backward;
+  const PlanData& other = prepared.other;
   if (shared && !(row_tensor(inputs.q).vectors && row_tensor(inputs.k).vectors)) {
     return other.implementation->forward(other, inputs, outputs, workspace, stream);
   }
@@ -376,6 +385,9 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   if (prepared.boxes && prepared.boxes->forward.size > 0 &&
       have_tensor_maps({inputs.q, inputs.k, inputs.v, outputs.o})) {
     return box_forward(problem, *prepared.boxes, inputs, outputs, row_factors(), stream);
+  }
+  if (!prepared.shape) {
+    return other.implementation->forward(other, inputs, outputs, workspace, stream);
   }
   const TensorView& mixing = inputs.mixing;
   FusedArgs args{.q_table = prepared.q_blocks.data(),
@@ -401,7 +413,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
                  .o = row_tensor(outputs.o),
                  .factor = nullptr,
                  .row_stride = static_cast<int>(problem.layout.tokens())};
-  const Shape& shape = prepared.shape;
+  const Shape& shape = *prepared.shape;
   // Rows must start on 16 bytes, and offsets inside a head must fit 32 bits.
   const auto narrow = [](const RowTensor& tensor, std::int64_t tokens) {
     return tensor.vectors && tensor.token_stride * tokens < (std::int64_t{1} << 31);
@@ -434,17 +446,18 @@ void backward(const PlanData& data, const BackwardInputs& inputs, const Backward
           {inputs.q, inputs.k, inputs.v, inputs.d_o, outputs.d_q, outputs.d_k, outputs.d_v})) {
     return box_backward(data.problem, prepared, inputs, outputs, workspace, stream);
   }
-  prepared.backward.implementation->backward(prepared.backward, inputs, outputs, workspace, stream);
+  prepared.other.implementation->backward(prepared.other, inputs, outputs, workspace, stream);
 }
 
 std::string kernels(const Problem& problem) {
   const auto boxes = box_plan(problem);
-  std::string text = boxes && boxes->forward.size > 0 ? "forward in a cluster (fused_box_forward)"
-                                                      : "forward in one thread block "
-                                                        "(fused_forward)";
-  text += boxes && boxes->backward.size > 0
+  std::string text = !has_box_forward(problem) ? "forward in one thread block (fused_forward)"
+                     : boxes->width == 96      ? "forward in a cluster (fused_slot_forward)"
+                                               : "forward in a cluster (fused_box_forward)";
+  text += boxes && boxes->width == 96 ? ", backward in a cluster (fused_slot_backward)"
+          : boxes && boxes->backward.size > 0
               ? ", backward in a cluster (fused_box_backward)"
-              : std::string(", backward of ") + backward_implementation(problem).name;
+              : std::string(", backward of ") + other_implementation(problem).name;
   if (!has_shared_rows(problem)) return text;
   text += makes_factors(problem) ? ", row factors in the forward and ahead of the backward"
                                  : ", row factors ahead of both";

@@ -10,11 +10,10 @@ namespace mhla::cuda::state {
 inline constexpr int kThreads = 256;      // that read tokens
 inline constexpr int kFold = 16;          // Setup::fold on a device
 inline constexpr int kMixWarps = 2;       // of a thread block
-inline constexpr int kMixRows = 8;        // of a warp: their sums are in its registers
+inline constexpr int kMixRows = 8;        // most rows of a warp: their sums are in its registers
 inline constexpr int kMixMostRows = 32;   // most targets of a mixture
 inline constexpr int kMixSources = 128;   // sources of an item: the sums are written once for them
 inline constexpr int kMixShort = 16;      // sources of a row that a warp has room for twice
-inline constexpr int kMixDepth = 32;      // copies of 512 bytes: a source, or two that are packed
 inline constexpr int kMixSlab = 1024;     // numbers of an item
 inline constexpr int kMixPieces = 8;      // of a slab, for a warp each
 inline constexpr int kMixtures = 3;       // of a step: of the next row, of a group, of a wide group

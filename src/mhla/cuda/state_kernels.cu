@@ -4,6 +4,7 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/state_step.cuh"
 #include "mhla/cuda/state_tokens.cuh"
+#include "mhla/cuda/state_usual.cuh"
 
 namespace mhla::cuda::state {
 namespace {
@@ -17,6 +18,19 @@ void with_storage(Storage storage, F&& f) {
     case Storage::packed: return f(bf16{}, bf16{});
   }
   fail(ErrorCode::internal, "state", "unknown storage type");
+}
+
+bool is_usual(const StepArgs& a) {
+  return a.packed && a.dk == kUsualKey && a.key == kUsualKey && a.dv == kUsualRow &&
+         a.row == kUsualRow && a.slice == kUsualSlice && a.normalizer == 2 && !a.closes &&
+         a.due_last - a.due_first <= 1;
+}
+template <int kColumns>
+void launch_usual(const StepCall& call, bool overlap, void* stream) {
+  auto* kernel = usual_kernel<kColumns>;
+  allow_shared(reinterpret_cast<const void*>(kernel), kUsualBytes<kColumns>);
+  launch(kernel, {.x = call.step.blocks}, kUsualThreads, kUsualBytes<kColumns>, stream, call,
+         overlap);
 }
 
 int tokens_shared(const StepArgs& a) {
@@ -34,6 +48,15 @@ int step_shared(const StepArgs& args) {
 }
 
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream) {
+  if (is_usual(call.step)) {
+    switch (call.step.columns) {
+      case 16: return launch_usual<16>(call, overlap, stream);
+      case 32: return launch_usual<32>(call, overlap, stream);
+      case 64: return launch_usual<64>(call, overlap, stream);
+      case 128: return launch_usual<128>(call, overlap, stream);
+      case 256: return launch_usual<256>(call, overlap, stream);
+    }
+  }
   with_storage(storage, [&](auto element, auto stored) {
     auto* kernel = step_kernel<decltype(element), decltype(stored)>;
     const int shared = step_shared(call.step);

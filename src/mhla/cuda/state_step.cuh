@@ -418,7 +418,7 @@ __global__ void __launch_bounds__(kThreads + 32 * kMixWarps, 2)
     unsigned char* behind = shared + step_bytes<M>(call.step.key, call.step.columns);
     mix_pieces(call.mix, call.mixtures, static_cast<int>(blockIdx.x) * kMixWarps + warp,
                static_cast<int>(gridDim.x) * kMixWarps,
-               reinterpret_cast<MixMemory<M>*>(behind)[warp]);
+               reinterpret_cast<TwoWarpsMemory<M>*>(behind)[warp]);
   } else {
     step<E, M>(call.step, static_cast<int>(blockIdx.x), shared);
   }

@@ -6,7 +6,8 @@
 
 namespace mhla::cuda::sm90 {
 
-// Zeros behind the key sums, and for blocks that the mixing matrix is padded with.
+// Zeros behind the key sums (in place of values, whatever is there: nothing reads it), and for
+// blocks that the mixing matrix is padded with.
 template <typename X>
 __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs& args,
                                               bool backward) {
@@ -15,9 +16,9 @@ __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs
       reinterpret_cast<Chunk*>(from)[i] = Chunk{};
     }
   };
-  constexpr int kUsed = X::D * 2 / 16;  // chunks of z
-  for (int slot = 0; slot < args.slots && kUsed < 8; ++slot) {
-    clear(seat.summary(slot) + X::kKeySums + kUsed * 16, 8 - kUsed);
+  constexpr int kUsed = X::D * 2 / 16, kAll = (kUsed + 7) / 8 * 8;  // chunks of z
+  for (int slot = 0; slot < args.slots && kUsed < kAll && !X::kInPlace; ++slot) {
+    clear(seat.summary(slot) + X::kKeySums + kUsed * 16, kAll - kUsed);
   }
   const auto clear_slices = [&](byte* slices, int blocks) {
     clear(slices + blocks * X::kSlice, (X::MT * 16 - blocks) * X::kSlice / 16);
@@ -26,25 +27,27 @@ __device__ __forceinline__ void clear_padding(const Seat<X>& seat, const BoxArgs
   if (backward) clear_slices(seat.gradient_slices, args.q_grid.blocks);
 }
 
-// o = phi(q) S~_i over phi(q) z~_i (Eq. 4), in the place of q.
-template <typename X>
+// o = phi(q) S~_i over phi(q) z~_i (Eq. 4), in the place of q. kGiven: factors may be given.
+template <typename X, bool kGiven = true>
 __device__ __forceinline__ void read_out(const Seat<X>& seat, const BoxArgs& args,
                                          const PackedMap& map, byte* tile, const byte* summary,
                                          const BoxPlace& place) {
   using T = BoxTile<X>;
+  static_assert(X::T == 1);
   typename T::Rows q;
   T::load_rows(q, seat, tile);
   map.apply(q);
-  typename T::Words z;
-  T::load_key_sums(z, summary + X::kKeySums, seat.lane);
+  typename T::KeySums z;
+  T::load_key_sums(z, summary + X::kKeySums, seat);
   float den[4] = {}, given[2];
-  if (args.factor != nullptr) load_given(given, args.factor, args, seat, place);
-  T::denominators(den, q, z);
-  typename T::Sum sum;
+  if (kGiven && args.factor != nullptr) load_given(given, args.factor, args, seat, place);
+  if constexpr (!X::kOverlaps) T::denominators(den, q, z);
+  typename T::OwnSum sum;
   wgmma_fence();
-  T::template multiply_summary<false>(sum, q, summary);
+  T::template multiply_summary<false>(sum, q, summary, seat);
   wgmma_commit();
-  const bool has_given = args.factor != nullptr;
+  if constexpr (X::kOverlaps) T::denominators(den, q, z);
+  const bool has_given = kGiven && args.factor != nullptr;
   const float factor[2] = {has_given ? given[0] : row_factor(args, den[0]),
                            has_given ? given[1] : row_factor(args, den[2])};
   wgmma_wait<0>();
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const int first_item = static_cast<int>(blockIdx.x) / X::C;
   const Seat<X> seat(shared, false, args);
   clear_padding(seat, args, false);
+  M::keep_weights(args, seat);
   __syncthreads();
   cluster_arrive();
 
@@ -81,16 +85,16 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     if (n < keys) {
       const BoxPlace at = place_of(args.k_grid, first + n * X::W, item, args.heads);
       barrier_expect(barrier, 2 * X::kTile);
-      load_box(seat.tile(count, 0), args.k, at, barrier);
-      load_box(seat.tile(count, 1), args.v, at, barrier);
+      load_tile<X>(seat.tile(count, 0), args.k, at, barrier);
+      load_tile<X>(seat.tile(count, 1), args.v, at, barrier);
       return;
     }
     const int query = (n - keys) * 2, some = min(2, queries - query);
     barrier_expect(barrier, some * X::kTile);
 #pragma unroll 1
     for (int i = 0; i < some; ++i) {
-      load_box(seat.tile(count, i), args.q,
-               place_of(args.q_grid, first + (query + i) * X::W, item, args.heads), barrier);
+      load_tile<X>(seat.tile(count, i), args.q,
+                   place_of(args.q_grid, first + (query + i) * X::W, item, args.heads), barrier);
     }
   };
   // Once the pair's tiles have been stored: with several stages in the middle of the next pair.
@@ -104,6 +108,10 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
   const PackedMap map(args.map);
   for (int n = 0; n < X::kStages; ++n) start(first_item, n, n);
 
+  // The next mixture comes after the own summaries have left, so after this one has been read.
+  // Query blocks without keys have no such order of events: there the cluster meets after the
+  // read-out.
+  const bool late = args.k_grid.blocks < args.q_grid.blocks;
   int count = 0, turn = 0;
   for (int item = first_item; item < args.items; item += clusters, ++turn) {
     for (int n = 0; n < keys; ++n, ++count) {
@@ -118,12 +126,12 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
     }
     if (keys == 0) cluster_wait();
     typename M::Weights weights;
-    M::template load_weights<false>(weights, args, item, seat.lane);
+    M::template take_weights<false>(weights, args, item, seat);
     seat.await(Arrival::summaries, turn, args);
     M::mix(weights, seat.slices, args, seat, args.q_grid.blocks, Arrival::mixed);
     seat.await(Arrival::mixed, turn, args);
     fence_async();
-    cluster_arrive();
+    if (!late) cluster_arrive();
 
     for (int n = keys; n < pairs; ++n, ++count) {
       const int query = (n - keys) * 2, some = min(2, queries - query);
@@ -139,14 +147,15 @@ __global__ void __launch_bounds__(X::kThreads, X::kPerProcessor)
       if (seat.leads()) {
 #pragma unroll 1
         for (int i = 0; i < some; ++i) {
-          store_box(args.o, place_of(args.q_grid, first + (query + i) * X::W, item, args.heads),
-                    seat.tile(count, i));
+          store_tile<X>(args.o, place_of(args.q_grid, first + (query + i) * X::W, item, args.heads),
+                        seat.tile(count, i));
         }
         stores_commit();
       }
       __syncwarp();
       if (X::kStages == 1 || n + 1 == pairs) refill(item, n, count);
     }
+    if (late) cluster_arrive();
   }
   cluster_wait();  // what this thread block sent has arrived
 }

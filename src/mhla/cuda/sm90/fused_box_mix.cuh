@@ -36,6 +36,29 @@ struct BoxMix {
         m[t][e] = ptx::pack_bf16(weight(row, col), weight(row, col + 1));
       }
   }
+  // The same for weights that all heads share, from where keep_weights left them.
+  template <bool kTransposed>
+  static __device__ __forceinline__ void take_weights(Weights& m, const BoxArgs& args, int item,
+                                                      const Seat<X>& seat) {
+    if constexpr (X::kKeepsWeights) {
+      if (args.mixing_head_stride == 0) {
+        const Chunk words = seat.weights[kTransposed * 32 + seat.lane];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) m[0][e] = words.word[e];
+        return;
+      }
+    }
+    load_weights<kTransposed>(m, args, item, seat.lane);
+  }
+  static __device__ __forceinline__ void keep_weights(const BoxArgs& args, const Seat<X>& seat) {
+    if constexpr (X::kKeepsWeights) {
+      if (warp() > 1) return;
+      Weights m;
+      if (warp() == 0) load_weights<false>(m, args, 0, seat.lane);
+      if (warp() == 1) load_weights<true>(m, args, 0, seat.lane);
+      seat.weights[warp() * 32 + seat.lane] = {{m[0][0], m[0][1], m[0][2], m[0][3]}};
+    }
+  }
 
   // out = weights in, one group of entries at a time: lane 4 g + t holds chunk g of four blocks.
   static __device__ __forceinline__ void mix(const Weights& m, const byte* slices,
@@ -44,9 +67,22 @@ struct BoxMix {
     const int lane = seat.lane, g = lane / 4, t = lane % 4;
     const int row = row_tile() * 16 + g;
     const int groups = seat.share_groups(seat.rank);
-    const byte* own = slices + t * 2 * X::kSlice + g * 16;
+    // Wide summaries: chunks are whole loads, and columns of the product in such an order that
+    // neither these meet a bank conflict nor results leave in pieces of less than 64 bytes.
+    constexpr bool kWide = X::D == 96;
+    const byte* own = slices + t * 2 * X::kSlice + (kWide ? (g / 2 + g % 2 * 4) ^ g % 2 : g) * 16;
     for (int group = part(); group < groups; group += kParts) {
       Chunk out[2][2];  // [row or row + 8][chunk]
+      Chunk whole[MT][4];
+      if constexpr (kWide) {
+#pragma unroll
+        for (int b = 0; b < MT; ++b)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int at = (b * 16 + i % 2 + i / 2 * 8) * X::kSlice;
+            whole[b][i] = *reinterpret_cast<const Chunk*>(own + at + group * 128);
+          }
+      }
 #pragma unroll
       for (int part = 0; part < 2; ++part) {  // four entries of the chunks
         float c[4][4] = {};
@@ -56,7 +92,11 @@ struct BoxMix {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int at = (b * 16 + i % 2 + i / 2 * 8) * X::kSlice + part * 8;
-            x[i] = *reinterpret_cast<const uint2*>(own + at + group * 128);
+            if constexpr (kWide) {
+              x[i] = make_uint2(whole[b][i].word[part * 2], whole[b][i].word[part * 2 + 1]);
+            } else {
+              x[i] = *reinterpret_cast<const uint2*>(own + at + group * 128);
+            }
           }
           ptx::mma_bf16(c[0], m[b], low_halves(x[0].x, x[1].x), low_halves(x[2].x, x[3].x));
           ptx::mma_bf16(c[1], m[b], high_halves(x[0].x, x[1].x), high_halves(x[2].x, x[3].x));
@@ -74,12 +114,12 @@ struct BoxMix {
         const int block = row + half * 8;
         if (block >= out_blocks) continue;
         const int owner = (block * args.slots_inverse) >> 16;
-        const int at = (seat.rank * X::kShare + group) * 128 + t * 32;
+        const int at = (seat.rank * X::kShare + group) * 128 + t * (kWide ? 16 : 32);
         const byte* place = seat.summary(block - owner * args.slots) + at;
         const std::uint32_t to = remote(ptx::shared_address(place), owner);
         const std::uint32_t barrier = remote(seat.arrival(what), owner);
         push(to, out[half][0], barrier);
-        push(to + 16, out[half][1], barrier);
+        push(to + (kWide ? 64 + ((t ^ 1) - t) * 16 : 16), out[half][1], barrier);
       }
       __syncwarp();
     }

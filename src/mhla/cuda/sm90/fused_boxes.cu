@@ -2,6 +2,8 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/sm90/fused_box_backward.cuh"
 #include "mhla/cuda/sm90/fused_box_forward.cuh"
+#include "mhla/cuda/sm90/fused_slot_backward.cuh"
+#include "mhla/cuda/sm90/fused_slot_forward.cuh"
 
 namespace mhla::cuda::sm90 {
 namespace {
@@ -13,9 +15,10 @@ struct Kernel {
 };
 struct Instance {
   int width, padded_blocks;
-  Kernel forward, backward, backward_shared;
+  Kernel forward, forward_shared, backward, backward_shared;
   const Kernel& kernel(bool back, bool shared) const {
-    return !back ? forward : shared ? backward_shared : backward;
+    if (back) return shared ? backward_shared : backward;
+    return shared ? forward_shared : forward;
   }
 };
 
@@ -26,23 +29,35 @@ constexpr Kernel kernel(void (*entry)(BoxArgs)) {
 }
 template <typename B>
 constexpr Instance backward_only() {
-  return {B::D,
-          B::MT * 16,
-          {},
-          kernel<B>(fused_box_backward<B, false>),
-          kernel<B>(fused_box_backward<B, true>)};
+  return {.width = B::D,
+          .padded_blocks = B::MT * 16,
+          .backward = kernel<B>(fused_box_backward<B, false>),
+          .backward_shared = kernel<B>(fused_box_backward<B, true>)};
 }
 template <typename F, typename B>
 constexpr Instance instance() {
   static_assert(F::D == B::D && F::MT == B::MT);
-  return {F::D, F::MT * 16, kernel<F>(fused_box_forward<F>),
-          kernel<B>(fused_box_backward<B, false>), kernel<B>(fused_box_backward<B, true>)};
+  Instance both = backward_only<B>();
+  both.forward = both.forward_shared = kernel<F>(fused_box_forward<F>);
+  return both;
+}
+template <typename F, typename B>
+constexpr Instance slots() {
+  static_assert(F::D == B::D && F::MT == B::MT);
+  return {.width = F::D,
+          .padded_blocks = F::MT * 16,
+          .forward = kernel<F>(fused_slot_forward<F, false>),
+          .forward_shared = kernel<F>(fused_slot_forward<F, true>),
+          .backward = kernel<B>(fused_slot_backward<B, false>),
+          .backward_shared = kernel<B>(fused_slot_backward<B, true>)};
 }
 
 // By number of blocks, ascending. The forward of width 64 is faster in one thread block.
-constexpr Instance kInstances[] = {instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
-                                   instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
-                                   backward_only<Boxes<64, 1, 8, 2, 1, 2>>()};
+constexpr Instance kInstances[] = {
+    instance<Boxes<32, 1, 4, 2, 2, 2>, Boxes<32, 1, 4, 2, 2, 2>>(),
+    instance<Boxes<32, 4, 4, 2, 2, 2>, Boxes<32, 4, 8, 2, 2, 2>>(),
+    backward_only<Boxes<64, 1, 8, 2, 1, 2>>(),
+    slots<Boxes<96, 1, 8, 2, 2, 2, 1, true>, Boxes<96, 1, 8, 2, 2, 1, 2>>()};
 
 const Instance* find(int width, int blocks) {
   for (const Instance& entry : kInstances) {

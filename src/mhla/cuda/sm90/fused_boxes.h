@@ -46,34 +46,56 @@ struct BoxArgs {
 };
 
 // D: head width. MT: 16-row tiles of the mixing matrix, both ways. C: thread blocks of a cluster,
-// W: warpgroups of a thread block. S: pairs of tiles per warpgroup. P: thread blocks that should
-// share a multiprocessor.
-template <int D_, int MT_, int C_, int W_, int S_, int P_>
+// W: teams of a thread block, which take a block at a time. S: pairs of tiles per team. P: thread
+// blocks that should share a multiprocessor. T: warpgroups of a team. kInPlace: the summary of a
+// block takes the place of its keys and values, and so does its mixture; queries have a tile of
+// their own. There is a team for every slot then.
+template <int D_, int MT_, int C_, int W_, int S_, int P_, int T_ = 1, bool kInPlace_ = false>
 struct Boxes {
-  static constexpr int D = D_, MT = MT_, C = C_, W = W_, kStages = S_, kPerProcessor = P_;
-  static_assert(D == 32 || D == 64);
-  static constexpr int kThreads = W * 128, kWarps = W * 4;
-  static constexpr int kTile = kBoxTokens * D * 2;  // bytes
+  static constexpr int D = D_, MT = MT_, C = C_, W = W_, T = T_;
+  static constexpr bool kInPlace = kInPlace_;
+  static constexpr int kStages = S_, kPerProcessor = P_;
+  static_assert(D == 32 || D == 64 || D == 96);
+  static_assert(T == 1 || (T == 2 && D == 96));
+  // Small products while a large one is under way, instead of before it.
+  static constexpr bool kOverlaps = D == 96;
+  static constexpr int kTeam = T * 128, kThreads = W * kTeam, kWarps = W * T * 4;
+  // The copy engine swizzles rows of 64 or 32 columns: 96 are three panels, one behind another.
+  static constexpr int kPanelColumns = D == 64 ? 64 : 32, kPanels = D / kPanelColumns;
+  static constexpr int kPanel = kBoxTokens * kPanelColumns * 2;  // bytes
+  static constexpr int kTile = kPanels * kPanel;
   // A summary in groups of 128 bytes: 8x8 core matrices [D / 8][D / 8], then z, padded with zeros.
   // Summaries start 16 bytes apart modulo 128, so that the same entry of eight never shares a bank.
   static constexpr int kKeySums = D * D * 2;  // byte offset of z
-  static constexpr int kGroups = D * D / 64 + 1;
+  static constexpr int kGroups = D * D / 64 + (D + 63) / 64;
   static constexpr int kSummary = kGroups * 128 + 16;
+  static constexpr int kTiles = kInPlace ? 3 : 2 * kStages;  // of a team
+  static constexpr int kSummaryStride = kInPlace ? kTiles * kTile : kSummary;
+  static_assert(!kInPlace || (kSummary <= 2 * kTile && MT * 16 <= C * W && kStages == 2));
   // A thread block mixes this many groups of every summary.
   static constexpr int kShare = (kGroups + C - 1) / C;
   static constexpr int kSlice = kShare * 128 + 16;
   static constexpr int kSlices = MT * 16 * kSlice;  // of all summaries, zeros past the last
-  // Backward: e of 64 rows per warpgroup, two bf16 each, and a 16 x 16 matrix of sums per warp.
+  // Backward: e of 64 rows per team, two bf16 each, and a 16 x 16 matrix of sums per warp, in whose
+  // place the warpgroups of a team exchange two numbers a row.
   // Behind them, with shared_position, z of every block of the thread block, and then dz.
   static constexpr int kScalars = W * 256, kSums = MT == 1 ? kWarps * 1024 : 0;
+  static_assert(T == 1 || kSums >= W * T * kBoxTokens * 8);
 
-  static constexpr int tiles_bytes() { return W * 2 * kStages * kTile; }
-  static constexpr int summaries_bytes(int slots) { return (slots * kSummary + 127) / 128 * 128; }
+  // Weights that all heads share, both ways, as first factors: four words a lane.
+  static constexpr bool kKeepsWeights = D == 96 && MT == 1;
+  static constexpr int kWeights = kKeepsWeights ? 2 * 32 * 16 : 0;
+
+  static constexpr int tiles_bytes() { return W * kTiles * kTile; }
+  static constexpr int summaries_bytes(int slots) {
+    constexpr int kUnit = D == 96 ? 16 : 128;  // NOTE: at width 96 every byte counts
+    return kInPlace ? 0 : (slots * kSummary + kUnit - 1) / kUnit * kUnit;
+  }
   // Tiles, this thread block's summaries, slices of all summaries (backward: of their gradients
-  // too), barriers.
+  // too), weights, barriers.
   static constexpr int bytes(bool backward, bool shared, int slots) {
     return tiles_bytes() + summaries_bytes(slots) +
-           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + kBarriers +
+           (backward ? 2 * kSlices + kScalars + kSums : kSlices) + kWeights + kBarriers +
            (backward && shared ? slots * kOwnSums : 0);
   }
   static constexpr int kBarriers = (W * kStages + 4) * 8, kOwnSums = D * 2;

@@ -77,15 +77,16 @@ TensorMap tensor_map(const TensorView& view, const BlockLayout& layout) {
   const cuuint64_t strides[4] = {
       stride(view.strides[1], width), stride(view.strides[1] * width, lines),
       stride(view.strides[2], view.shape[2]), stride(view.strides[0], view.shape[0])};
-  const cuuint32_t box[5] = {static_cast<cuuint32_t>(view.shape[3]),
-                             static_cast<cuuint32_t>(block.extent[2]),
+  // Swizzled rows of 64 or 32 columns: 96 are fetched as three boxes.
+  const cuuint32_t columns = view.shape[3] == 64 ? 64 : 32;
+  const cuuint32_t box[5] = {columns, static_cast<cuuint32_t>(block.extent[2]),
                              static_cast<cuuint32_t>(block.extent[1]), 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult status = encode_function()(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, view.data, sizes, strides, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE,
-      view.shape[3] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     fail(ErrorCode::device, "cuda", "cuTensorMapEncodeTiled: error ", static_cast<int>(status));

@@ -24,19 +24,27 @@ __device__ __forceinline__ void fence_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 __device__ __forceinline__ void load_box(void* tile, const TensorMap& map, const BoxPlace& at,
-                                         std::uint32_t barrier) {
+                                         std::uint32_t barrier, int column = 0) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];\n" ::"r"(ptx::shared_address(tile)),
-      "l"(&map), "r"(0), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(barrier)
+      "l"(&map), "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(barrier)
+      : "memory");
+}
+// The same as far as the L2 cache.
+__device__ __forceinline__ void ask_for_box(const TensorMap& map, const BoxPlace& at,
+                                            int column = 0) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];\n" ::"l"(&map),
+      "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch)
       : "memory");
 }
 __device__ __forceinline__ void store_box(const TensorMap& map, const BoxPlace& at,
-                                          const void* tile) {
+                                          const void* tile, int column = 0) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], "
       "[%6];\n" ::"l"(&map),
-      "r"(0), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(ptx::shared_address(tile))
+      "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(ptx::shared_address(tile))
       : "memory");
 }
 __device__ __forceinline__ void stores_commit() {
