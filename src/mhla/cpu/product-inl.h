@@ -117,7 +117,7 @@ struct RowSummand {
   const float* b;
   Index b_rows;  // rows of the panel matrix, k unless only a part is used
   bool triangle =
-      false;  // row r uses the first r + 1 of the k columns; the rest of its tile is zero
+      false;       // row r uses the first r + 1 of the k columns; the rest of its tile is zero
   Index from = 0;  // columns before it are left out
 };
 

@@ -11,14 +11,14 @@ template <typename M, int kDepth, int kRows>
 struct MixMemory {
   using Stored = M;
   static constexpr int kCopies = kDepth, kMostRows = kRows;
-  static constexpr int kTogether = 4 / sizeof(M);                     // sources of a copy
-  static constexpr int kAtOnce = kDepth * kTogether / kMixShort;      // pieces of a short row
+  static constexpr int kTogether = 4 / sizeof(M);                 // sources of a copy
+  static constexpr int kAtOnce = kDepth * kTogether / kMixShort;  // pieces of a short row
   Chunk ring[kDepth][32];
   float weights[kMixSources][kRows];  // of the rows at hand
   const M* from[kMixSources];
 };
 template <typename M>
-using TwoWarpsMemory = MixMemory<M, 32, 8>;   // where two warps of a thread block mix
+using TwoWarpsMemory = MixMemory<M, 32, 8>;      // where two warps of a thread block mix
 using FourWarpsMemory = MixMemory<bf16, 16, 4>;  // and where four do
 inline constexpr int kMixBytes = kMixWarps * static_cast<int>(sizeof(TwoWarpsMemory<float>));
 

@@ -19,10 +19,10 @@ template <int kColumns>
 struct alignas(16) UsualMemory {
   // Rows are 16 bytes further apart than they are long, so that eight lie in different banks.
   static constexpr int kKeyStride = kUsualKey + 8, kValueStride = kColumns + 8;
-  Chunk slice[2][kThreads];       // of S and of R: rows of two chunks
-  bf16 k[kFold][kKeyStride];      // the last tokens, as the ring has them
+  Chunk slice[2][kThreads];   // of S and of R: rows of two chunks
+  bf16 k[kFold][kKeyStride];  // the last tokens, as the ring has them
   bf16 v[kFold][kValueStride];
-  bf16 q_parts[2][kKeyStride];    // their sum is phi(q)
+  bf16 q_parts[2][kKeyStride];  // their sum is phi(q)
   float q[kUsualKey];
   float partial[kThreads / 32][kColumns];
   float scores[kFold];
@@ -31,8 +31,8 @@ struct alignas(16) UsualMemory {
 // What a thread knows before the previous kernel has ended.
 template <int kColumns>
 struct UsualPlace {
-  static constexpr int kAcross = kColumns / kChunk<bf16>;       // threads that share a row of R
-  static constexpr int kRows = kWarpRows * kAcross / 32;        // of a thread
+  static constexpr int kAcross = kColumns / kChunk<bf16>;  // threads that share a row of R
+  static constexpr int kRows = kWarpRows * kAcross / 32;   // of a thread
   int warp, lane, b, head, column, slot;
   const bf16 *q, *k, *v, *lines;  // lines: of R, the first that the thread reads
   bf16* ring;
@@ -106,8 +106,8 @@ __device__ __forceinline__ void take_up(const StepArgs& a, const UsualPlace<kCol
   Accumulator<1, 2> added;
   clear(added);
   warp_gemm_16bit<true, false>(added, &m.k[0][p.warp * kWarpRows], Memory::kKeyStride,
-                               &m.v[0][a.due_first * kUsualSlice - p.column],
-                               Memory::kValueStride, kFold);
+                               &m.v[0][a.due_first * kUsualSlice - p.column], Memory::kValueStride,
+                               kFold);
   bf16* summary = static_cast<bf16*>(a.summary) + p.slice;
   int i = 0;
   for_each_pair(added, [&](int row, int col, float x, float y) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
   for (int i = 0; i < kAhead; ++i) {
     ahead[i] = *reinterpret_cast<const Chunk*>(p.lines + i * kUsualRow);
   }
-  ptx::sync_warp();  // these first
+  ptx::sync_warp();  // NOTE: the compiler would ask for the ring first
   const float own = a.per_head ? a.weights[p.head] : a.own;
   const auto copy = [&](int i, bf16* to, const bf16* from) {
     if (i != p.slot) ptx::copy_async(to, from, p.known >> i & 1);
@@ -209,8 +209,8 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
   if (p.lane < Place::kAcross) {
 #pragma unroll
     for (int c = 0; c < kChunk<bf16>; c += 4) {
-      *reinterpret_cast<float4*>(&m.partial[p.warp][p.lane * kChunk<bf16> + c]) =
-          make_float4(sum[c], sum[c + 1], sum[c + 2], sum[c + 3]);
+      *reinterpret_cast<float4*>(&m.partial[p.warp][p.lane * kChunk<bf16> + c]) = make_float4(
+          sum[c], sum[c + 1], sum[c + 2], sum[c + 3]);
     }
   }
   sync_tokens();
@@ -236,10 +236,10 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
   }
 }
 
-inline constexpr int kUsualThreads = kThreads + 4 * 32;
+inline constexpr int kUsualMixWarps = 4, kUsualThreads = kThreads + 32 * kUsualMixWarps;
 template <int kColumns>
 inline constexpr int kUsualBytes = static_cast<int>(sizeof(UsualMemory<kColumns>) +
-                                                    4 * sizeof(FourWarpsMemory));
+                                                    kUsualMixWarps * sizeof(FourWarpsMemory));
 
 template <int kColumns>
 __global__ void __launch_bounds__(kUsualThreads, 2)
@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(kUsualThreads, 2)
   if (threadIdx.x >= kThreads) {
     const int warp = static_cast<int>(threadIdx.x) / 32 - kThreads / 32;
     ptx::begin_after_previous();
-    mix_pieces(call.mix, call.mixtures, static_cast<int>(blockIdx.x) * 4 + warp,
-               static_cast<int>(gridDim.x) * 4,
+    mix_pieces(call.mix, call.mixtures, static_cast<int>(blockIdx.x) * kUsualMixWarps + warp,
+               static_cast<int>(gridDim.x) * kUsualMixWarps,
                reinterpret_cast<FourWarpsMemory*>(shared + sizeof(Memory))[warp]);
   } else {
     const UsualPlace<kColumns> place(call.step);
