@@ -179,29 +179,6 @@ __device__ __forceinline__ void load_given(float (&given)[2], const float* from,
   }
 }
 
-// A tile of a tensor, panel by panel; one thread.
-template <typename X>
-__device__ __forceinline__ void load_tile(byte* tile, const TensorMap& map, const BoxPlace& at,
-                                          std::uint32_t barrier) {
-#pragma unroll
-  for (int p = 0; p < X::kPanels; ++p) {
-    load_box(tile + p * X::kPanel, map, at, barrier, p * X::kPanelColumns);
-  }
-}
-template <typename X>
-__device__ __forceinline__ void ask_for_tile(const TensorMap& map, const BoxPlace& at) {
-#pragma unroll
-  for (int p = 0; p < X::kPanels; ++p) ask_for_box(map, at, p * X::kPanelColumns);
-}
-template <typename X>
-__device__ __forceinline__ void store_tile(const TensorMap& map, const BoxPlace& at,
-                                           const byte* tile) {
-#pragma unroll
-  for (int p = 0; p < X::kPanels; ++p) {
-    store_box(map, at, tile + p * X::kPanel, p * X::kPanelColumns);
-  }
-}
-
 #define MHLA_R6 MHLA_R5 ",%20,%21,%22,%23"
 #define MHLA_D6(C) MHLA_D5(C), MHLA_G(C, 20)
 // d[64 x 48] = or += a[64 x 16] b[16 x 48] in bf16.

@@ -47,6 +47,30 @@ __device__ __forceinline__ void store_box(const TensorMap& map, const BoxPlace& 
       "r"(column), "r"(at.x), "r"(at.y), "r"(at.head), "r"(at.batch), "r"(ptx::shared_address(tile))
       : "memory");
 }
+
+// A tile of a tensor, panel by panel; one thread.
+template <typename X>
+__device__ __forceinline__ void load_tile(unsigned char* tile, const TensorMap& map,
+                                          const BoxPlace& at, std::uint32_t barrier) {
+#pragma unroll
+  for (int p = 0; p < X::kPanels; ++p) {
+    load_box(tile + p * X::kPanel, map, at, barrier, p * X::kPanelColumns);
+  }
+}
+template <typename X>
+__device__ __forceinline__ void ask_for_tile(const TensorMap& map, const BoxPlace& at) {
+#pragma unroll
+  for (int p = 0; p < X::kPanels; ++p) ask_for_box(map, at, p * X::kPanelColumns);
+}
+template <typename X>
+__device__ __forceinline__ void store_tile(const TensorMap& map, const BoxPlace& at,
+                                           const unsigned char* tile) {
+#pragma unroll
+  for (int p = 0; p < X::kPanels; ++p) {
+    store_box(map, at, tile + p * X::kPanel, p * X::kPanelColumns);
+  }
+}
+
 __device__ __forceinline__ void stores_commit() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
