@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from operator import index
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,20 +14,10 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from . import _library
 from .layout import Grid, Layout, Sequence, check
 
-_call = _library.call or (lambda *arguments: None)
+_call = _library.call or (lambda arguments, keywords: None)
 _forward = torch.ops.mhla.forward.default  # without the search for an overload at every call
 _NARROW = (torch.bfloat16, torch.float16)
-
-
-def _options(cut, layout_k, mask, normalizer, feature_map, scale, eps) -> str:
-    text = f"{cut} mask={mask} normalizer={normalizer} feature_map={feature_map}"
-    if scale != 1.0:
-        text += f" scale={float(scale)!r}"
-    if eps is not None:
-        text += f" eps={float(eps)!r}"
-    if layout_k is not None:
-        text += f" {layout_k.cut_words('_k')}"
-    return text
+_Function = TypeVar("_Function", bound=Callable[..., Tensor])
 
 
 def _lengths(cu_seqlens: Tensor | Iterable[int], layout: Layout, tokens: int) -> list[int]:
@@ -55,16 +47,38 @@ def _arguments(
     check(layout)
     if not narrow_mixing and mixing.dtype in _NARROW:
         mixing = mixing.float()
-    sizes, cut = (layout.sizes, layout.cut_words()) if grid_as_numbers else ((), layout._text)
+    sizes = layout.sizes if grid_as_numbers else ()
+    options = layout._options(
+        mask=mask, normalizer=normalizer, feature_map=feature_map, scale=scale, eps=eps, without_grid=grid_as_numbers
+    )  # fmt: skip
     if cu_seqlens is not None:
         sizes = _lengths(cu_seqlens, layout, q.shape[1])
     sizes_k = ()
     if layout_k is not None:
         sizes_k = [k.shape[1]] if isinstance(layout_k, Sequence) else layout_k.sizes
-    options = _options(cut, layout_k, mask, normalizer, feature_map, scale, eps)
+        options += f" {layout_k.cut_words('_k')}"
     return q, k, v, mixing, q_den, k_den, sizes, sizes_k, options
 
 
+def _short_where_usual(function: _Function) -> _Function:
+    """The usual call goes straight to a function of C; what is unusual or wrong, to this function.
+
+    NOTE: after a kernel of a millisecond every line of code is out of the caches, and to fill in the defaults
+    of eleven keywords takes longer than the function of C.
+    """
+
+    @wraps(function)
+    def call(*arguments, **keywords):
+        if not is_dynamo_compiling():  # a compiler sees the operator, and no function of C
+            o = _call(arguments, keywords)
+            if o is not None:
+                return o
+        return function(*arguments, **keywords)
+
+    return call
+
+
+@_short_where_usual
 def attention(
     q: Tensor,
     k: Tensor,
@@ -112,27 +126,6 @@ def attention(
     Returns:
         `[B, Nq, H, Dv]`
     """
-    if layout_k is None and q_den is None and k_den is None and cu_seqlens is None and local is None and not is_dynamo_compiling():
-        # NOTE: after a kernel of a millisecond every line of code is out of the caches, so that the usual
-        # call is short and looks for what is wrong with its arguments after it was refused.
-        try:
-            if scale == 1.0 and eps is None:
-                options = f"{layout._text} mask={mask} normalizer={normalizer} feature_map={feature_map}"
-            else:
-                options = _options(layout._text, None, mask, normalizer, feature_map, scale, eps)
-            o = _call(q, k, v, mixing, options)
-            if o is not None:
-                return o
-            refusal = None  # for torch.ops
-        except Exception as error:
-            refusal = error
-        try:
-            _refuse_others(q=q, k=k, v=v, mixing=mixing)
-            check(layout)
-            if refusal is not None:
-                raise refusal
-        finally:
-            del refusal  # its traceback holds this frame, and so the tensors
     # A graph in which the grid is numbers serves all resolutions.
     numbers = local is not None or is_compiling()
     arguments = _arguments(

@@ -53,6 +53,18 @@ class _Cut:
         """`block=8x8` or `blocks=4x4`, as the library reads it."""
         return self._cut.replace("=", suffix + "=", 1) if suffix else self._cut
 
+    def _options(
+        self, *, mask="none", normalizer="exact", feature_map="relu_eps", scale=1.0, eps=None, without_grid=False
+    ) -> str:
+        """What a call says besides its tensors. src/python/call.cpp asks for it with the words it was given."""
+        cut = self._cut if without_grid else self._text
+        text = f"{cut} mask={mask} normalizer={normalizer} feature_map={feature_map}"
+        if scale != 1.0:
+            text += f" scale={float(scale)!r}"
+        if eps is not None:
+            text += f" eps={float(eps)!r}"
+        return text
+
 
 @dataclass(frozen=True, init=False)
 class Sequence(_Cut):

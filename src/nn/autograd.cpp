@@ -1,8 +1,12 @@
 // Gradients, autocast, and what is refused: double backward and vmap.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
+
+#include <initializer_list>
+#include <vector>
 
 #include "nn/once.h"
 #include "nn/operators.h"
@@ -26,11 +30,13 @@ class AttentionBackward : public torch::autograd::Node {
         k(t.k, false),
         v(t.v, false),
         mixing(t.mixing, false),
-        q_den(t.q_den, false),
-        k_den(t.k_den, false),
         sizes(sizes.begin(), sizes.end()),
         sizes_k(sizes_k.begin(), sizes_k.end()),
-        options(options.data(), options.size()) {}
+        options(options.data(), options.size()) {
+    if (!t.q_den.defined() && !t.k_den.defined()) return;
+    denominator.reserve(2);
+    for (const Tensor* each : {&t.q_den, &t.k_den}) denominator.emplace_back(*each, false);
+  }
 
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
@@ -38,8 +44,8 @@ class AttentionBackward : public torch::autograd::Node {
     if (!gradients[0].defined()) return results;
     std::array<bool, 6> wanted{};
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = task_should_compute_output(i);
-    const auto optional = [](const SavedVariable& saved) {
-      Tensor tensor = saved.unpack();
+    const auto den = [this](std::size_t i) {
+      Tensor tensor = denominator.empty() ? Tensor() : denominator[i].unpack();
       return tensor.defined() ? OptionalTensor(std::move(tensor)) : std::nullopt;
     };
     // Without gradients of gradients there is nothing to record: past the autograd kernel.
@@ -47,19 +53,23 @@ class AttentionBackward : public torch::autograd::Node {
     if (!at::GradMode::is_enabled()) below.emplace();
     std::tie(results[0], results[1], results[2], results[3], results[4],
              results[5]) = ops::backward(gradients[0], q.unpack(), k.unpack(), v.unpack(),
-                                         mixing.unpack(), o.unpack(getptr()), optional(q_den),
-                                         optional(k_den), sizes, sizes_k, options, wanted);
+                                         mixing.unpack(), o.unpack(getptr()), den(0), den(1), sizes,
+                                         sizes_k, options, wanted);
     return results;
   }
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    for (SavedVariable* each : {&q, &k, &v, &mixing, &o, &q_den, &k_den}) each->reset_data();
+    for (SavedVariable* each : {&q, &k, &v, &mixing, &o}) each->reset_data();
+    for (SavedVariable& each : denominator) each.reset_data();
   }
 
   std::string name() const override { return "MhlaAttentionBackward"; }
 
-  SavedVariable q, k, v, mixing, q_den, k_den, o;
+  SavedVariable q, k, v, mixing, o;
+  // NOTE: q_den and k_den where there are any, apart: so the node has less than 1 KiB, and glibc
+  // has freed memory of up to that size at hand.
+  std::vector<SavedVariable> denominator;
   std::vector<c10::SymInt> sizes, sizes_k;
   std::string options;
 
@@ -76,14 +86,21 @@ class AttentionBackward : public torch::autograd::Node {
   }
 };
 
+void refuse_forward_mode(std::initializer_list<const Tensor*> tensors) {
+  // NOTE: usually there is no level, and so no reason to ask the tensors, or what they are views
+  // of.
+  if (torch::autograd::ForwardADLevel::try_get_by_idx(0) == nullptr) return;
+  for (const Tensor* tensor : tensors) {
+    TORCH_CHECK(!tensor->defined() || !tensor->_fw_grad(/*level=*/0).defined(),
+                "[mhla.attention] forward-mode differentiation is not supported: use backward");
+  }
+}
+
 Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixing,
                const OptionalTensor& q_den_in, const OptionalTensor& k_den_in,
                c10::SymIntArrayRef sizes, c10::SymIntArrayRef sizes_k, c10::string_view options) {
   const Tensor q_den = q_den_in.value_or(Tensor()), k_den = k_den_in.value_or(Tensor());
-  for (const Tensor* tensor : {&q, &k, &v, &mixing, &q_den, &k_den}) {
-    TORCH_CHECK(!tensor->defined() || !tensor->_fw_grad(/*level=*/0).defined(),
-                "[mhla.attention] forward-mode differentiation is not supported: use backward");
-  }
+  refuse_forward_mode({&q, &k, &v, &mixing, &q_den, &k_den});
   const auto below_autograd = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return ops::forward(q, k, v, mixing, q_den_in, k_den_in, sizes, sizes_k, options);

@@ -170,13 +170,20 @@ Plan plan_of(const Tensors& tensors, const Description& description) {
   expect_rank("k", tensors.k);
   expect_rank("v", tensors.v);
   const auto numbers = numbers_of(tensors, description);
+  // The last plans of a thread are found without a lock and a hash: a model has few shapes.
   struct Entry {
     Key key;
     Plan plan;
   };
-  // The same layer often calls twice in a row, or forward and backward alternate.
-  thread_local std::optional<Entry> last;
-  if (last && same(last->key, description, numbers)) return last->plan;
+  thread_local std::array<std::optional<Entry>, 8> recent;
+  thread_local std::size_t oldest = 0;
+  for (const auto& entry : recent) {
+    if (entry && same(entry->key, description, numbers)) return entry->plan;
+  }
+  const auto remember = [](Key made_for, const Plan& plan) {
+    recent[oldest++ % recent.size()].emplace(Entry{std::move(made_for), plan});
+    return plan;
+  };
 
   Key key{std::string(description.options.data(), description.options.size()), {}, numbers};
   key.sizes.assign(description.sizes.begin(), description.sizes.end());
@@ -187,8 +194,7 @@ Plan plan_of(const Tensors& tensors, const Description& description) {
   {
     const std::lock_guard lock(mutex);
     if (const auto found = plans.find(key); found != plans.end()) {
-      last.emplace(Entry{std::move(key), found->second});
-      return last->plan;
+      return remember(std::move(key), found->second);
     }
   }
   Plan made = make_plan(tensors, description);
@@ -200,8 +206,7 @@ Plan plan_of(const Tensors& tensors, const Description& description) {
     });
   }
   plans.insert_or_assign(key, made);
-  last.emplace(Entry{std::move(key), made});
-  return made;
+  return remember(std::move(key), made);
 }
 
 }  // namespace mhla::nn

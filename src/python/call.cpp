@@ -4,29 +4,117 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
 
 #include "nn/operators.h"
 
 namespace {
 
-constexpr Py_ssize_t kTensors = 4, kArguments = 5;
+// The arguments of mhla.attention: tensors, then words, which the text of the options is made of,
+// then what only unusual calls have.
+constexpr std::array kNames = {"q",        "k",          "v",           "mixing",     "layout",
+                               "mask",     "normalizer", "feature_map", "scale",      "eps",
+                               "layout_k", "q_den",      "k_den",       "cu_seqlens", "local"};
+constexpr std::size_t kTensors = 4, kWords = 6;
+std::array<PyObject*, kNames.size()> names;  // as Python writes them in a call: interned
 
-// attention(q, k, v, mixing, options) -> Tensor, or None where it is not for this function: what
-// are no plain tensors (subclasses, fake ones) and what a mode wants to see. A 16-bit mixing matrix
-// is widened.
-PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+// Null where a call says nothing.
+using Arguments = std::array<PyObject*, kNames.size()>;
+using Words = std::span<PyObject* const, kWords>;
+
+// False where Python has to say what is wrong.
+bool read(PyObject* positional, PyObject* keywords, Arguments& arguments) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(positional);
+  if (count > static_cast<Py_ssize_t>(kTensors)) return false;
+  for (Py_ssize_t i = 0; i < count; ++i) arguments[i] = PyTuple_GET_ITEM(positional, i);
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t position = 0; PyDict_Next(keywords, &position, &key, &value);) {
+    const std::size_t i = std::ranges::find(names, key) - names.begin();
+    if (i == names.size() || arguments[i] != nullptr) return false;
+    arguments[i] = value;
+  }
+  return true;
+}
+
+// Plain tensors, a layout and nothing unusual.
+bool is_usual(const Arguments& arguments) {
+  const auto tensors = std::span(arguments).first<kTensors>();
+  const auto others = std::span(arguments).subspan<kTensors + kWords>();
+  return std::ranges::all_of(tensors,
+                             [](auto* each) { return each && THPVariable_CheckExact(each); }) &&
+         std::ranges::all_of(others, [](auto* each) { return !each || each == Py_None; }) &&
+         arguments[kTensors] && !at::impl::torch_function_mode_enabled();
+}
+
+// The text that a call's words mean. It is found again by the very objects, which are held so that
+// no others get their addresses.
+struct Known {
+  std::array<THPObjectPtr, kWords> words;
+  THPObjectPtr options;
+};
+
+// Layouts do not change, nor do words and numbers; other objects might.
+bool stay_the_same(Words words) {
+  const auto is_text = [](auto* word) { return !word || PyUnicode_CheckExact(word); };
+  const auto is_number = [](auto* word) {
+    return !word || word == Py_None || PyFloat_CheckExact(word) || PyLong_CheckExact(word);
+  };
+  return std::ranges::all_of(words.subspan<1, 3>(), is_text) &&
+         std::ranges::all_of(words.subspan<4>(), is_number);
+}
+
+// layout._options(mask=..., ...), and null with Python's error where it fails.
+THPObjectPtr make_options(Words words) {
+  THPObjectPtr method(PyObject_GetAttrString(words[0], "_options")), said(PyDict_New());
+  if (!method || !said) return {};
+  for (std::size_t i = 1; i < kWords; ++i) {
+    if (words[i] && PyDict_SetItem(said.get(), names[kTensors + i], words[i]) != 0) return {};
+  }
+  return THPObjectPtr(PyObject_VectorcallDict(method.get(), nullptr, 0, said.get()));
+}
+
+// A new reference, or null where Python has to say what is wrong.
+THPObjectPtr options_of(Words words) {
+  static auto& all = *new std::array<Known, 64>;  // more than a model has; Python may end before us
+  std::uintptr_t sum = 0;
+  for (PyObject* word : words) sum += reinterpret_cast<std::uintptr_t>(word);
+  Known& known = all[sum / alignof(std::max_align_t) % all.size()];
+  const auto is_same = [](const THPObjectPtr& a, PyObject* b) { return a.get() == b; };
+  if (!std::ranges::equal(known.words, words, is_same)) {
+    if (!stay_the_same(words)) return {};
+    Known now{.words = {}, .options = make_options(words)};
+    if (!now.options || !PyUnicode_Check(now.options.get())) {
+      PyErr_Clear();
+      return {};
+    }
+    for (std::size_t i = 0; i < kWords; ++i) now.words[i] = Py_XNewRef(words[i]);
+    std::swap(known, now);
+  }
+  return THPObjectPtr(Py_NewRef(known.options.get()));
+}
+
+// attention(arguments, keywords) -> Tensor, or None where the call is not for this function: what
+// are no plain tensors (subclasses, fake ones), what a mode wants to see, unusual and wrong
+// arguments. A 16-bit mixing matrix is widened.
+PyObject* attention(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  const bool plain = count == kArguments && PyUnicode_Check(arguments[kTensors]) &&
-                     std::all_of(arguments, arguments + kTensors, THPVariable_CheckExact) &&
-                     !at::impl::torch_function_mode_enabled();
-  if (!plain) Py_RETURN_NONE;
+  Arguments arguments{};
+  const bool usual = count == 2 && PyTuple_Check(given[0]) && PyDict_Check(given[1]) &&
+                     read(given[0], given[1], arguments) && is_usual(arguments);
+  if (!usual) Py_RETURN_NONE;
+  THPObjectPtr text = options_of(std::span(arguments).subspan<kTensors, kWords>());
+  if (!text) Py_RETURN_NONE;
   Py_ssize_t length = 0;
-  const char* options = PyUnicode_AsUTF8AndSize(arguments[kTensors], &length);
+  const char* options = PyUnicode_AsUTF8AndSize(text.get(), &length);
   if (options == nullptr) return nullptr;
-  const auto tensor = [arguments](int i) -> const at::Tensor& {
+  const auto tensor = [&arguments](int i) -> const at::Tensor& {
     return THPVariable_Unpack(arguments[i]);
   };
   at::Tensor o;
@@ -44,7 +132,7 @@ PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 
 PyMethodDef functions[] = {
     {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(attention)),
-     METH_FASTCALL, "attention(q, k, v, mixing, options) -> Tensor | None"},
+     METH_FASTCALL, "attention(arguments: tuple, keywords: dict) -> Tensor | None"},
     {},
 };
 PyModuleDef module = {
@@ -52,4 +140,10 @@ PyModuleDef module = {
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit_mhla_call() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_mhla_call() {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    names[i] = PyUnicode_InternFromString(kNames[i]);
+    if (names[i] == nullptr) return nullptr;
+  }
+  return PyModule_Create(&module);
+}

@@ -1,5 +1,6 @@
 """torch.ops.mhla and mhla.attention: values, gradients, and everything PyTorch asks of an operator."""
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -88,15 +89,12 @@ def test_opcheck_finds_nothing(device):
 def test_the_short_call_leaves_what_is_no_plain_tensor_to_torch_ops(device):
     call = mhla._library.call
     assert call is not None, "src/python was not compiled"
-    plain = (*inputs(64, device=device), weights(4, device), "grid=8x8 block=4x4")
-    expected = torch.ops.mhla.forward(*plain[:4], None, None, [8, 8], [], "block=4x4")
-    assert torch.equal(call(*plain), expected)
-    assert torch.equal(call(torch.nn.Parameter(plain[0]), *plain[1:]), expected)
-    assert call(*plain[:4]) is None
-    assert call(*plain[:4], 8) is None
-    assert call(plain[0], plain[1], None, *plain[3:]) is None
-    with pytest.raises(RuntimeError, match="block"):
-        call(*plain[:4], "grid=8x8 block=9y")
+    layout = mhla.Grid((8, 8), block=(4, 4))
+    plain, keywords = (*inputs(64, device=device), weights(4, device)), dict(layout=layout)
+    expected = torch.ops.mhla.forward(*plain, None, None, [8, 8], [], "block=4x4")
+    assert torch.equal(call(plain, keywords), expected)
+    assert torch.equal(call((torch.nn.Parameter(plain[0]), *plain[1:]), keywords), expected)
+    assert call((*plain[:2], None, plain[3]), keywords) is None
 
     class Named(torch.Tensor):
         seen = 0
@@ -106,9 +104,9 @@ def test_the_short_call_leaves_what_is_no_plain_tensor_to_torch_ops(device):
             cls.seen += function is torch.ops.mhla.forward.default
             return super().__torch_function__(function, types, arguments, options or {})
 
-    layout = mhla.Grid((8, 8), block=(4, 4))
-    assert call(plain[0].as_subclass(Named), *plain[1:]) is None
-    o = mhla.attention(plain[0].as_subclass(Named), *plain[1:4], layout=layout)
+    named = (plain[0].as_subclass(Named), *plain[1:])
+    assert call(named, keywords) is None
+    o = mhla.attention(*named, layout=layout)
     assert type(o) is Named and Named.seen == 1 and torch.equal(o.as_subclass(torch.Tensor), expected)
 
     class Mode(torch.overrides.TorchFunctionMode):
@@ -119,8 +117,63 @@ def test_the_short_call_leaves_what_is_no_plain_tensor_to_torch_ops(device):
             return function(*arguments, **(options or {}))
 
     with Mode() as mode:
-        assert call(*plain) is None
-        assert torch.equal(mhla.attention(*plain[:4], layout=layout), expected) and mode.seen == 1
+        assert call(plain, keywords) is None
+        assert torch.equal(mhla.attention(*plain, layout=layout), expected) and mode.seen == 1
+
+
+def test_the_short_call_reads_arguments_as_the_function_does(device):
+    call, signature = mhla._library.call, inspect.signature(mhla.attention)
+    layout = mhla.Grid((8, 8), block=(4, 4))
+    q, k, v = inputs(64, device=device)
+    tensors = dict(q=q, k=k, v=v, mixing=weights(4, device))
+    positional = tuple(tensors.values())
+    expected = call(positional, dict(layout=layout))
+
+    # every keyword is known, and its default is that of the function
+    options = {name: p.default for name, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY} | dict(layout=layout)
+    assert list(signature.parameters) == [*tensors, *options]
+    for name, value in options.items():
+        assert torch.equal(call(positional, {"layout": layout, name: value}), expected)
+    assert torch.equal(call(positional, options), expected)
+    assert torch.equal(call((), tensors | options), expected)
+    assert torch.equal(call((q, k), dict(v=v, mixing=tensors["mixing"], layout=layout)), expected)
+
+    # what it does not know or does not like is for Python
+    for name in ("layout_k", "q_den", "k_den", "cu_seqlens", "local", "other"):
+        assert call(positional, {"layout": layout, name: 8}) is None
+    for arguments, keywords in (
+        (positional, {}), (positional, dict(layout=None)), (positional, dict(layout=mhla.Grid)), (positional[:3], dict(layout=layout)),
+        (positional, dict(layout=layout, q=q)), ((*positional, layout), {}), (positional, dict(layout=layout, mask=None)),
+        (positional, dict(layout=layout, scale="1")), (positional, {8: layout}), (list(positional), dict(layout=layout)),
+    ):  # fmt: skip
+        assert call(arguments, keywords) is None
+    assert call() is None and call(positional) is None
+    with pytest.raises(RuntimeError, match="mask"):
+        call(positional, dict(layout=layout, mask="some"))
+
+
+def test_the_short_call_sees_other_options(device):
+    tensors = (*inputs(64, device=device), weights(4, device))
+    grid, sequence = mhla.Grid((8, 8), block=(4, 4)), mhla.Sequence(blocks=4)
+    told = [
+        dict(layout=grid), dict(layout=sequence), dict(layout=sequence, mask="block_causal"), dict(layout=grid, normalizer="none"),
+        dict(layout=grid, feature_map="elu1"), dict(layout=grid, eps=0.5), dict(layout=grid, normalizer="none", scale=0.5),
+    ]  # fmt: skip
+    # through torch.ops, where a subclass goes
+    expected = [mhla.attention(tensors[0].as_subclass(Other), *tensors[1:], **options) for options in told]
+    for _ in range(2):  # the second time the texts are known
+        for options, o in zip(told, expected):
+            assert torch.equal(mhla._library.call(tensors, options), o.as_subclass(torch.Tensor))
+    # new objects at every call, in the places of old ones
+    for i in range(1, 300):
+        eps = i / 8
+        o = mhla._library.call(tensors, dict(layout=mhla.Grid((8, 8), block=(4, 4)), eps=eps))
+        if i % 50 == 0:
+            assert torch.equal(o, torch.ops.mhla.forward(*tensors, None, None, [8, 8], [], f"block=4x4 eps={eps}"))
+
+
+class Other(torch.Tensor):
+    """Tensors of another type."""
 
 
 def test_opcheck_of_the_streaming_operators(device):
