@@ -73,6 +73,6 @@ endfunction()
 # or nvcc's, whose folders CMake hands to every link) may have a static one first, and with a C++ library
 # of our own, of another version, a number that is written into a stream ends in a facet that is none.
 set(MHLA_CXX_LIBRARY "")
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT APPLE)
   set(MHLA_CXX_LIBRARY -l:libstdc++.so.6)
 endif()

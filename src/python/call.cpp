@@ -80,24 +80,28 @@ THPObjectPtr make_options(Words words) {
   return THPObjectPtr(PyObject_VectorcallDict(method.get(), nullptr, 0, said.get()));
 }
 
-// A new reference, or null where Python has to say what is wrong.
+// A new reference, or null where Python has to say what is wrong, or with an error that ends it.
 THPObjectPtr options_of(Words words) {
-  static auto& all = *new std::array<Known, 64>;  // more than a model has; Python may end before us
-  std::uintptr_t sum = 0;
+  constexpr int kBits = 8;                                // more places than a model has layouts
+  static auto& all = *new std::array<Known, 1 << kBits>;  // NOTE: Python may end before us
+  std::uint64_t sum = 0;
   for (PyObject* word : words) sum += reinterpret_cast<std::uintptr_t>(word);
-  Known& known = all[sum / alignof(std::max_align_t) % all.size()];
+  // NOTE: addresses are multiples of 16 or 64; the golden ratio spreads them.
+  Known& known = all[sum * 0x9e3779b97f4a7c15 >> (64 - kBits)];
   const auto is_same = [](const THPObjectPtr& a, PyObject* b) { return a.get() == b; };
-  if (!std::ranges::equal(known.words, words, is_same)) {
-    if (!stay_the_same(words)) return {};
-    Known now{.words = {}, .options = make_options(words)};
-    if (!now.options || !PyUnicode_Check(now.options.get())) {
-      PyErr_Clear();
-      return {};
-    }
-    for (std::size_t i = 0; i < kWords; ++i) now.words[i] = Py_XNewRef(words[i]);
-    std::swap(known, now);
+  if (std::ranges::equal(known.words, words, is_same)) {
+    return THPObjectPtr(Py_NewRef(known.options.get()));
   }
-  return THPObjectPtr(Py_NewRef(known.options.get()));
+  if (!stay_the_same(words)) return {};
+  Known now{.words = {}, .options = make_options(words)};
+  if (!now.options || !PyUnicode_Check(now.options.get())) {
+    if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+    return {};
+  }
+  for (std::size_t i = 0; i < kWords; ++i) now.words[i] = Py_XNewRef(words[i]);
+  THPObjectPtr options(Py_NewRef(now.options.get()));
+  std::swap(known, now);  // NOTE: the end of what was here may call Python, and so this function
+  return options;
 }
 
 // attention(arguments, keywords) -> Tensor, or None where the call is not for this function: what
@@ -110,7 +114,10 @@ PyObject* attention(PyObject*, PyObject* const* given, Py_ssize_t count) {
                      read(given[0], given[1], arguments) && is_usual(arguments);
   if (!usual) Py_RETURN_NONE;
   THPObjectPtr text = options_of(std::span(arguments).subspan<kTensors, kWords>());
-  if (!text) Py_RETURN_NONE;
+  if (!text) {
+    if (PyErr_Occurred()) return nullptr;
+    Py_RETURN_NONE;
+  }
   Py_ssize_t length = 0;
   const char* options = PyUnicode_AsUTF8AndSize(text.get(), &length);
   if (options == nullptr) return nullptr;

@@ -167,7 +167,11 @@ std::vector<std::string> default_problems() {
   return {
       "sequence=330 block=32 heads=1 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
       "dtype=bf16",
-      // The same heads, so many that a thread block has 64 or all of their columns.
+      // The same heads, so many that a thread block has 32, 64, 128 or all of their columns.
+      "sequence=60 block=23 heads=26 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "dtype=bf16",
+      "sequence=40 block=33 heads=99 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "feature_map=elu1 dtype=bf16",
       "sequence=60 block=24 heads=50 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
       "mixing_per_head=true feature_map=elu1 dtype=bf16",
       "sequence=40 block=18 heads=198 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import dense
@@ -170,6 +171,36 @@ def test_the_short_call_sees_other_options(device):
         o = mhla._library.call(tensors, dict(layout=mhla.Grid((8, 8), block=(4, 4)), eps=eps))
         if i % 50 == 0:
             assert torch.equal(o, torch.ops.mhla.forward(*tensors, None, None, [8, 8], [], f"block=4x4 eps={eps}"))
+
+
+def test_the_short_call_while_it_forgets(device):
+    tensors = (*inputs(16, device=device), weights(4, device))
+    call, kept = mhla._library.call, []
+
+    def ask(**options):
+        kept.append(mhla.Sequence(blocks=4))
+        return call(tensors, dict(layout=kept[-1], **options))
+
+    # The end of a layout may ask again, and so many times that all places are taken by others.
+    ended, forgotten = [], mhla.Sequence(blocks=4)
+    watch = weakref.ref(forgotten, lambda _: ended.extend(ask(normalizer="none", scale=2.0 + i) for i in range(400)))
+    expected = call(tensors, dict(layout=forgotten))
+    del forgotten
+    for _ in range(5000):
+        assert torch.equal(ask(), expected)
+        if ended:
+            break
+    assert ended and watch() is None
+
+
+def test_the_short_call_does_not_lose_an_interrupt(device, monkeypatch):
+    def interrupted(self, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mhla.Sequence, "_options", interrupted)
+    tensors = (*inputs(16, device=device), weights(4, device))
+    with pytest.raises(KeyboardInterrupt):
+        mhla._library.call(tensors, dict(layout=mhla.Sequence(blocks=4)))
 
 
 class Other(torch.Tensor):

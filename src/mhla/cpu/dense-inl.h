@@ -89,7 +89,7 @@ class DenseHead {
   }
 
   void Scores(Index count, Index columns) { AddScores(0, Steps(p_.dk), count, columns); }
-  // The part of keys `from` to `to`, added to those before.
+  // Of steps `from` to `to` of a key's columns, added to those before.
   void AddScores(Index from, Index to, Index count, Index columns) {
     const RowSummand product{room_.q, to, room_.keys_t, Steps(p_.dk), false, from};
     MultiplyRows<false, kPairs>(&product, 1, count, Panels(columns), nullptr, from > 0,

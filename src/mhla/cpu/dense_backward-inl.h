@@ -52,15 +52,17 @@ class DenseBackward : DenseHead<T, false> {
   }
 
  private:
-  static constexpr Index kSummedKeys = 64;
+  // Columns of a key that are summed at a time: half of 128 halves the growth of the error, and is
+  // a second pass over the scores (docs/verification.md).
+  static constexpr Index kSummedColumns = 64;
 
   void QueryRows(Index s, Index count) {
     const Index columns = this->Columns(s + count - 1);
     PackRows(this->Queries(s, count), room_.q);
-    // A sum of many keys in parts: d_m has the error of all scores of a pair of blocks, where the
-    // linear form has that of sums over a block.
-    for (Index from = 0; from < p_.dk; from += kSummedKeys) {
-      this->AddScores(from, std::min(from + kSummedKeys, p_.dk), count, columns);
+    // In parts: d_m has the error of all scores of a pair of blocks, where the linear form has that
+    // of sums over a block.
+    for (Index from = 0; from < p_.dk; from += kSummedColumns) {
+      this->AddScores(from, std::min(from + kSummedColumns, p_.dk), count, columns);
     }
     for (Index r = 0; r < count; ++r) {
       room_.factor[r] = factor_of(p_, g_.normalized ? Denominator(s + r, r) : 0.0f);

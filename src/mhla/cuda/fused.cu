@@ -160,7 +160,7 @@ bool makes_factors(const Problem& problem) {
 // waves; at width 96 a cluster does, and blocks that are missing save no time.
 double predict_seconds(const Problem& problem, const PlanOptions&) {
   constexpr double kProcessors = 132, kLaunch = 4e-6, kClusterRate = 2.1e12;
-  constexpr double kWideClusters = 32, kWideHead = 13e-6;  // NOTE: not timed yet
+  constexpr double kWideClusters = 32, kWideHead = 10.4e-6;
   const double bytes = linear_cost(problem).forward_bytes;
   // The factors of shared_position: a kernel of their own, or q read twice.
   const double rows = !has_shared_rows(problem) ? 0

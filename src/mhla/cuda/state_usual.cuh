@@ -22,7 +22,7 @@ struct alignas(16) UsualMemory {
   Chunk slice[2][kThreads];   // of S and of R: rows of two chunks
   bf16 k[kFold][kKeyStride];  // the last tokens, as the ring has them
   bf16 v[kFold][kValueStride];
-  bf16 q_parts[2][kKeyStride];  // their sum is phi(q)
+  bf16 q_parts[2][kKeyStride];  // their sum is phi(q), to 16 bits
   float q[kUsualKey];
   float partial[kThreads / 32][kColumns];
   float scores[kFold];
@@ -76,7 +76,8 @@ struct UsualPlace {
   }
 };
 
-// Scores of the last tokens, by one warp.
+// Scores of the last tokens, by one warp. NOTE: an infinite key gives NaN, where one product of
+// floats would give infinity.
 template <int kColumns>
 __device__ __forceinline__ void read_scores(int lane, UsualMemory<kColumns>& m) {
   float sums[2][4] = {};
@@ -240,6 +241,8 @@ inline constexpr int kUsualMixWarps = 4, kUsualThreads = kThreads + 32 * kUsualM
 template <int kColumns>
 inline constexpr int kUsualBytes = static_cast<int>(sizeof(UsualMemory<kColumns>) +
                                                     kUsualMixWarps * sizeof(FourWarpsMemory));
+
+static_assert(kUsualBytes<kUsualRow> <= 99 * 1024, "what every device from sm_80 on has");
 
 template <int kColumns>
 __global__ void __launch_bounds__(kUsualThreads, 2)

@@ -57,7 +57,8 @@ struct Boxes {
   static constexpr int kStages = S_, kPerProcessor = P_;
   static_assert(D == 32 || D == 64 || D == 96);
   static_assert(T == 1 || (T == 2 && D == 96));
-  // Small products while a large one is under way, instead of before it.
+  // Small products while a large one is under way, instead of before it. NOTE: they read operands
+  // of the large one, which nothing writes until it was waited for.
   static constexpr bool kOverlaps = D == 96;
   static constexpr int kTeam = T * 128, kThreads = W * kTeam, kWarps = W * T * 4;
   // The copy engine swizzles rows of 64 or 32 columns: 96 are three panels, one behind another.
