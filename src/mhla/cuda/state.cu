@@ -115,14 +115,18 @@ class Engine final : public streaming::Engine<float> {
       return transfer(to, host, bytes_of(kind, count), cudaMemcpyHostToDevice);
     }
     std::vector<BFloat16> packed(static_cast<std::size_t>(count));
-    std::transform(host, host + count, packed.begin(), to_bfloat16);
+    for_each_place(count, [&](std::size_t in_file, std::size_t here) {
+      packed[here] = to_bfloat16(host[in_file]);
+    });
     transfer(to, packed.data(), bytes_of(kind, count), cudaMemcpyHostToDevice);
   }
   void download(Numbers kind, float* host, const void* from, std::int64_t count) override {
     if (!packs(kind)) return fetch(host, from, bytes_of(kind, count));
     std::vector<BFloat16> packed(static_cast<std::size_t>(count));
     fetch(packed.data(), from, bytes_of(kind, count));
-    std::transform(packed.begin(), packed.end(), host, [](BFloat16 x) { return to_float(x); });
+    for_each_place(count, [&](std::size_t in_file, std::size_t here) {
+      host[in_file] = to_float(packed[here]);
+    });
   }
   void store(void* stored, const float* sums, std::int64_t count) override {
     const DeviceGuard guard(device_);
@@ -177,6 +181,23 @@ class Engine final : public streaming::Engine<float> {
     const DeviceGuard guard(device_);
     check_call(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
   }
+  // f(place in the order of rows, place on the device) of what is packed: a ring or matrices.
+  template <typename F>
+  void for_each_place(std::int64_t count, F&& f) const {
+    if (!constants_.usual || count != setup_->size) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) f(i, i);
+      return;
+    }
+    for (std::size_t lane = 0; lane < static_cast<std::size_t>(count);
+         lane += static_cast<std::size_t>(setup_->width)) {
+      for (int row = 0; row < state::kUsualKey; ++row) {
+        for (int column = 0; column < state::kUsualRow; ++column) {
+          f(lane + static_cast<std::size_t>(row * state::kUsualRow + column),
+            lane + static_cast<std::size_t>(state::usual_at(row, column)));
+        }
+      }
+    }
+  }
   bool packs(Numbers kind) const { return setup_->packed && kind == Numbers::stored; }
   std::size_t bytes_of(Numbers kind, std::int64_t count) const {
     return static_cast<std::size_t>(count) * (packs(kind) ? 2 : 4);
@@ -221,6 +242,10 @@ class Engine final : public streaming::Engine<float> {
     }
     a.separate = p.separate_denominator ? 1 : 0;
     a.block_causal = p.mask == Mask::block_causal ? 1 : 0;
+    a.usual = setup_->packed && p.dk == state::kUsualKey && p.dv == state::kUsualRow &&
+                      p.normalizer == Normalizer::none && p.mask == Mask::causal
+                  ? 1
+                  : 0;
     a.tokens_at_once = p.dk <= 128 ? 64 : p.dk <= 256 ? 32 : 16;
   }
 

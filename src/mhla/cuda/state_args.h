@@ -1,6 +1,8 @@
 // What the kernels of a stream are told, by value.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "mhla/cuda/device/feature_map.cuh"
@@ -21,6 +23,17 @@ inline constexpr int kMostSlices = 256;   // of at least 16 columns
 inline constexpr int kWidestKey = 512;    // dk: what shared memory holds
 inline constexpr int kChunkColumns = 32;  // of a thread block that reads several tokens
 
+// Heads that language models have, which a kernel of their own serves (state_usual.cuh). Their
+// matrices lie in fragments of 16 rows by 16 columns, one after the other down the rows of a panel of
+// 16 columns, and each as the first operand of a product R^T q: eight numbers for each lane.
+inline constexpr int kUsualKey = 128, kUsualRow = 256, kUsualSlice = 16, kFragment = 256;
+__host__ __device__ constexpr int usual_at(int row, int column) {
+  const int fragment = column / 16 * (kUsualKey / 16) + row / 16;
+  const int lane = column % 8 * 4 + row % 8 / 2;
+  const int word = row % 16 / 8 * 2 + column % 16 / 8;
+  return fragment * kFragment + lane * 8 + word * 2 + row % 2;
+}
+
 // Rows of [B, T, H, D]: token `first` of the call.
 struct Rows {
   void* data;
@@ -33,6 +46,7 @@ struct StepArgs {
   float* open;
   const float* next;
   int packed;              // bf16 is stored, else f32
+  int usual;               // matrices lie in fragments, else row by row
   const float* weights;    // m_ii of each mixing head, then what `next` gets of the summary
   float own, next_weight;  // the same when one matrix serves all heads
   Map map;

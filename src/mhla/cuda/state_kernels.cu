@@ -20,14 +20,9 @@ void with_storage(Storage storage, F&& f) {
   fail(ErrorCode::internal, "state", "unknown storage type");
 }
 
-bool is_usual(const StepArgs& a) {
-  return a.packed && a.dk == kUsualKey && a.key == kUsualKey && a.dv == kUsualRow &&
-         a.row == kUsualRow && a.slice == kUsualSlice && a.normalizer == 2 && !a.closes &&
-         a.due_last - a.due_first <= 1;
-}
 template <int kColumns>
 void launch_usual(const StepCall& call, bool overlap, void* stream) {
-  auto* kernel = usual_kernel<kColumns>;
+  auto* kernel = call.step.closes ? usual_kernel<kColumns, true> : usual_kernel<kColumns, false>;
   allow_shared(reinterpret_cast<const void*>(kernel), kUsualBytes<kColumns>);
   launch(kernel, {.x = call.step.blocks}, kUsualThreads, kUsualBytes<kColumns>, stream, call,
          overlap);
@@ -48,7 +43,7 @@ int step_shared(const StepArgs& args) {
 }
 
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream) {
-  if (is_usual(call.step)) {
+  if (call.step.usual) {
     switch (call.step.columns) {
       case 16: return launch_usual<16>(call, overlap, stream);
       case 32: return launch_usual<32>(call, overlap, stream);
@@ -56,6 +51,7 @@ void launch_step(Storage storage, const StepCall& call, bool overlap, void* stre
       case 128: return launch_usual<128>(call, overlap, stream);
       case 256: return launch_usual<256>(call, overlap, stream);
     }
+    fail(ErrorCode::internal, "state", "no kernel for ", call.step.columns, " columns");
   }
   with_storage(storage, [&](auto element, auto stored) {
     auto* kernel = step_kernel<decltype(element), decltype(stored)>;

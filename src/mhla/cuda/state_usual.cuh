@@ -1,9 +1,10 @@
 // A step of the heads that language models have: 128 keys and 256 values stored in bf16, slices of
-// 16 columns, no denominator, and at most one slice that takes up its tokens.
+// 16 columns, no denominator.
 //
 // A step of a few microseconds waits for instructions as long as for data, so all sizes are known
-// here, addresses are ready before the previous kernel has ended, and what the last tokens add to a
-// slice, and their scores, are products of one or two instructions.
+// here, addresses are ready before the previous kernel has ended, and everything is a product of
+// one or two instructions. Matrices lie in memory as the operands of these (usual_at): what a lane
+// loads it multiplies, adds to and stores again.
 #pragma once
 
 #include "mhla/cuda/device/warp_gemm.cuh"
@@ -11,35 +12,43 @@
 
 namespace mhla::cuda::state {
 
-inline constexpr int kUsualKey = 128, kUsualRow = 256, kUsualSlice = 16;
-inline constexpr int kWarpRows = kUsualKey / (kThreads / 32);  // of R, for a warp
-static_assert(kWarpRows == 16 && kFold == 16, "the products of take_up and read_scores");
+inline constexpr int kUsualWarps = kThreads / 32;  // that read the token
+// Rows of a fragment; a warp takes up the tokens of one fragment of each panel.
+inline constexpr int kFragmentRows = 16, kFragments = kUsualKey / kFragmentRows;
+static_assert(kFragments == kUsualWarps && kFold == 16 && kUsualSlice == 16);
+
+// How the warps share the panels of a thread block when they read R.
+template <int kColumns>
+struct UsualShare {
+  static constexpr int kPanels = kColumns / kUsualSlice;
+  static constexpr int kParts = kPanels < kUsualWarps ? kUsualWarps / kPanels : 1;  // of a panel
+  static constexpr int kSteps = kFragments / kParts;             // fragments of a panel, for a warp
+  static constexpr int kEach = kPanels * kParts / kUsualWarps;  // panels of a warp
+};
 
 template <int kColumns>
 struct alignas(16) UsualMemory {
   // Rows are 16 bytes further apart than they are long, so that eight lie in different banks.
   static constexpr int kKeyStride = kUsualKey + 8, kValueStride = kColumns + 8;
-  Chunk slice[2][kThreads];   // of S and of R: rows of two chunks
   bf16 k[kFold][kKeyStride];  // the last tokens, as the ring has them
   bf16 v[kFold][kValueStride];
-  bf16 q_parts[2][kKeyStride];  // their sum is phi(q), to 16 bits
-  float q[kUsualKey];
-  float partial[kThreads / 32][kColumns];
+  bf16 q[kUsualWarps][2][kKeyStride];  // of each warp: the sum of two parts is phi(q), to 16 bits
+  float partial[UsualShare<kColumns>::kParts][kColumns];
   float scores[kFold];
 };
 
 // What a thread knows before the previous kernel has ended.
 template <int kColumns>
 struct UsualPlace {
-  static constexpr int kAcross = kColumns / kChunk<bf16>;  // threads that share a row of R
-  static constexpr int kRows = kWarpRows * kAcross / 32;   // of a thread
+  using Share = UsualShare<kColumns>;
   int warp, lane, b, head, column, slot;
-  const bf16 *q, *k, *v, *lines;  // lines: of R, the first that the thread reads
+  int panel, step;  // of R, the first that the warp reads; panels are counted in the thread block
+  const bf16 *q, *k, *v;
   bf16* ring;
-  std::int64_t slice;  // where the slice that takes up its tokens begins
-  bool takes_up;
-  unsigned missing;  // slots of tokens that R misses in this thread's column
-  unsigned known;    // slots that hold a token of this block
+  std::int64_t matrix;  // where this lane's part of the thread block's first fragment is
+  bool takes_up;        // the slice whose turn it is belongs to this thread block
+  unsigned missing;     // slots of tokens that R misses in this thread's column
+  unsigned known;       // slots that hold a token of this block
 
   __device__ __forceinline__ explicit UsualPlace(const StepArgs& a) {
     const int tid = threadIdx.x, index = blockIdx.x;
@@ -50,125 +59,175 @@ struct UsualPlace {
     column = index % kBlocks * kColumns;
     warp = tid / 32;
     lane = tid % 32;
+    panel = warp / Share::kParts * Share::kEach;
+    step = warp % Share::kParts * Share::kSteps;
     slot = a.fill % kFold;
     q = row_of<bf16>(a.q, b, 0, head);
     k = row_of<bf16>(a.k, b, 0, head);
     v = row_of<bf16>(a.v, b, 0, head) + column;
     ring = static_cast<bf16*>(a.ring) + place * a.ring_width;
-    const int row = warp * kWarpRows + lane / kAcross * kRows;
-    lines = static_cast<const bf16*>(a.running) + place * a.width + column + row * kUsualRow +
-            lane % kAcross * kChunk<bf16>;
+    matrix = place * a.width + column * kUsualKey + lane * kChunk<bf16>;
     const int due = a.due_first * kUsualSlice;
-    takes_up = a.due_first < a.due_last && due >= column && due < column + kColumns;
-    slice = place * a.width + due;
-    const int fill = a.fill + 1, oldest = max(a.base, fill - kFold);
-    known = slots(a.fill, fill - oldest);
-    missing = 0;
-    if (tid < kColumns) {
-      const int j = (column + tid) / kUsualSlice;
-      missing = slots(a.fill, fill - max(oldest, level(a, j, a.fill)));
-    }
+    takes_up = due >= column && due < column + kColumns;
+    known = slots(a, a.base);
+    missing = tid < kColumns ? missed(a, tid / kUsualSlice) : 0;
   }
-  // The slots of the last `count` tokens, of which `newest` is the last.
-  static __device__ __forceinline__ unsigned slots(int newest, int count) {
-    const unsigned twice = ((1u << count) - 1) << (kFold + newest % kFold + 1 - count);
+  __device__ __forceinline__ std::int64_t fragment(int of_panel, int row) const {
+    return matrix + (of_panel * kFragments + row) * kFragment;
+  }
+  // Slots of the tokens that a panel has not taken up.
+  __device__ __forceinline__ unsigned missed(const StepArgs& a, int of_panel) const {
+    return slots(a, level(a, column / kUsualSlice + of_panel, a.fill));
+  }
+  // The slots of token `first` and those behind it, as far as the ring has them.
+  static __device__ __forceinline__ unsigned slots(const StepArgs& a, int first) {
+    const int count = min(a.fill + 1 - first, kFold);
+    const unsigned twice = ((1u << count) - 1) << (kFold + a.fill % kFold + 1 - count);
     return (twice >> kFold | twice) & 0xffffu;
   }
 };
 
-// Scores of the last tokens, by one warp. NOTE: an infinite key gives NaN, where one product of
-// floats would give infinity.
+// phi(q) of 16 rows as the second operand of a product: one column for each of its two parts.
+// NOTE: zeros of the second part, and of the other columns, make NaN of infinities in R and k.
 template <int kColumns>
-__device__ __forceinline__ void read_scores(int lane, UsualMemory<kColumns>& m) {
+__device__ __forceinline__ void load_query(const UsualPlace<kColumns>& p, int step,
+                                           const UsualMemory<kColumns>& m, std::uint32_t (&q)[2]) {
+  q[0] = q[1] = 0;
+  if (p.lane >= 8) return;
+  const bf16* part = &m.q[p.warp][p.lane / 4][step * kFragmentRows + p.lane % 4 * 2];
+  q[0] = *reinterpret_cast<const std::uint32_t*>(part);
+  q[1] = *reinterpret_cast<const std::uint32_t*>(part + 8);
+}
+
+// Scores of the last tokens, by one warp.
+template <int kColumns>
+__device__ __forceinline__ void read_scores(const UsualPlace<kColumns>& p,
+                                            UsualMemory<kColumns>& m) {
   float sums[2][4] = {};
 #pragma unroll
-  for (int c = 0; c < kUsualKey; c += 16) {
-    std::uint32_t k[4];
-    ptx::load_matrix(k, &m.k[lane % 16][c + lane / 16 * 8]);
-    std::uint32_t q[2] = {0, 0};
-    if (lane < 8) {
-      const bf16* part = &m.q_parts[lane / 4][c + lane % 4 * 2];
-      q[0] = *reinterpret_cast<const std::uint32_t*>(part);
-      q[1] = *reinterpret_cast<const std::uint32_t*>(part + 8);
-    }
-    ptx::mma_bf16(sums[c / 16 % 2], k, q[0], q[1]);
+  for (int step = 0; step < kFragments; ++step) {
+    std::uint32_t k[4], q[2];
+    ptx::load_matrix(k, &m.k[p.lane % 16][step * kFragmentRows + p.lane / 16 * 8]);
+    load_query(p, step, m, q);
+    ptx::mma_bf16(sums[step % 2], k, q[0], q[1]);
   }
-  if (lane % 4 == 0) {
-    m.scores[lane / 4] = (sums[0][0] + sums[0][1]) + (sums[1][0] + sums[1][1]);
-    m.scores[lane / 4 + 8] = (sums[0][2] + sums[0][3]) + (sums[1][2] + sums[1][3]);
+  if (p.lane % 4 == 0) {
+    m.scores[p.lane / 4] = (sums[0][0] + sums[0][1]) + (sums[1][0] + sums[1][1]);
+    m.scores[p.lane / 4 + 8] = (sums[0][2] + sums[0][3]) + (sums[1][2] + sums[1][3]);
   }
 }
 
-// What the last tokens add to the slice: this warp's rows.
-template <int kColumns>
-__device__ __forceinline__ void take_up(const StepArgs& a, const UsualPlace<kColumns>& p, float own,
-                                        UsualMemory<kColumns>& m, std::uint32_t (&running)[4]) {
-  using Memory = UsualMemory<kColumns>;
-  Accumulator<1, 2> added;
-  clear(added);
-  warp_gemm_16bit<true, false>(added, &m.k[0][p.warp * kWarpRows], Memory::kKeyStride,
-                               &m.v[0][a.due_first * kUsualSlice - p.column], Memory::kValueStride,
-                               kFold);
-  bf16* summary = static_cast<bf16*>(a.summary) + p.slice;
-  int i = 0;
-  for_each_pair(added, [&](int row, int col, float x, float y) {
-    const int at = (p.warp * kWarpRows + row) * kUsualSlice + col;
-    const float2 s = load_pair(reinterpret_cast<const bf16*>(m.slice[0]) + at);
-    const float2 r = load_pair(reinterpret_cast<const bf16*>(m.slice[1]) + at);
-    store_pair(summary + (p.warp * kWarpRows + row) * kUsualRow + col, s.x + x, s.y + y);
-    running[i++] = ptx::pack_bf16(fmaf(own, x, r.x), fmaf(own, y, r.y));
-  });
+// What the tokens of some slots, or all, add to this warp's fragment of a panel, in the order of a
+// chunk.
+template <bool kSome, int kColumns>
+__device__ __forceinline__ void multiply_tokens(const UsualPlace<kColumns>& p, int panel,
+                                                unsigned some, const UsualMemory<kColumns>& m,
+                                                float (&added)[kChunk<bf16>]) {
+  std::uint32_t v[4], k[4];
+  const int row = p.lane % 8 + p.lane / 16 * 8, odd = p.lane / 8 % 2 * 8;
+  ptx::load_matrix_transposed(v, &m.v[row][panel * kUsualSlice + odd]);
+  ptx::load_matrix_transposed(
+      k, &m.k[p.lane % 16][p.warp * kFragmentRows + p.lane / 16 * 8]);
+#pragma unroll
+  for (int i = 0; kSome && i < 4; ++i) {  // two neighbouring tokens
+    const unsigned pair = some >> (p.lane % 4 * 2 + i / 2 * 8);
+    v[i] &= (pair & 1 ? 0xffffu : 0) | (pair & 2 ? 0xffff0000u : 0);
+  }
+  float sums[2][4] = {};
+  ptx::mma_bf16(sums[0], v, k[0], k[1]);
+  ptx::mma_bf16(sums[1], v, k[2], k[3]);
+#pragma unroll
+  for (int i = 0; i < kChunk<bf16>; ++i) added[i] = sums[i / 4][i % 4];
 }
 
+// to += weight * x, rounded.
+__device__ __forceinline__ void add_chunk(Chunk& to, float weight,
+                                          const float (&x)[kChunk<bf16>]) {
+  float sum[kChunk<bf16>];
+  unpack<bf16>(to, sum);
+#pragma unroll
+  for (int i = 0; i < kChunk<bf16>; ++i) sum[i] = fmaf(weight, x[i], sum[i]);
+  to = pack<bf16>(sum);
+}
+
+__device__ __forceinline__ Chunk* chunk_at(void* matrices, std::int64_t at) {
+  return reinterpret_cast<Chunk*>(static_cast<bf16*>(matrices) + at);
+}
+
+// The block closes: all slices take up their tokens, and the next block's R begins.
 template <int kColumns>
+__device__ __forceinline__ void close_block(const StepArgs& a, const UsualPlace<kColumns>& p,
+                                            const UsualMemory<kColumns>& m) {
+  const float weight = a.per_head ? a.weights[a.heads + p.head] : a.next_weight;
+#pragma unroll 4
+  for (int panel = 0; panel < UsualShare<kColumns>::kPanels; ++panel) {
+    const std::int64_t at = p.fragment(panel, p.warp);
+    Chunk summary = *chunk_at(a.summary, at);
+    float x[kChunk<bf16>];
+    multiply_tokens<true>(p, panel, p.missed(a, panel), m, x);
+    add_chunk(summary, 1.f, x);
+    *chunk_at(a.summary, at) = summary;
+    if (!a.next) continue;
+    unpack<bf16>(summary, x);  // as it is stored, so that mixing it anew gives the same bits
+#pragma unroll
+    for (int i = 0; i < kChunk<bf16>; ++i) x[i] = fmaf(weight, x[i], a.next[at + i]);
+    *chunk_at(a.started, at) = pack<bf16>(x);
+  }
+}
+
+template <int kColumns, bool kCloses>
 __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<kColumns>& p,
                                            UsualMemory<kColumns>& m) {
-  using Place = UsualPlace<kColumns>;
-  constexpr int kRows = Place::kRows, kAhead = kRows < 8 ? kRows : 8;
+  using Share = UsualShare<kColumns>;
+  constexpr int kEach = Share::kEach, kAll = kEach * Share::kSteps, kAhead = kAll < 8 ? kAll : 8;
   const int tid = threadIdx.x;
+  const auto load = [&](int i) {  // fragment i of the warp
+    return *chunk_at(a.running, p.fragment(p.panel + i % kEach, p.step + i / kEach));
+  };
 
   // Everything is asked for at once, the query first: R streams as soon as it is there.
-  const int row = p.warp * kWarpRows + p.lane % kWarpRows;
-  const bf16 q_raw = p.q[row];
+  bf16 q_raw[kUsualKey / 32];
+#pragma unroll
+  for (int i = 0; i < kUsualKey / 32; ++i) q_raw[i] = p.q[i * 32 + p.lane];
   const bf16 k_raw = tid < kUsualKey ? p.k[tid] : bf16{};
   const bf16 v_raw = tid < kColumns ? p.v[tid] : bf16{};
   Chunk ahead[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    ahead[i] = *reinterpret_cast<const Chunk*>(p.lines + i * kUsualRow);
-  }
+  for (int i = 0; i < kAhead; ++i) ahead[i] = load(i);
   ptx::sync_warp();  // NOTE: the compiler would ask for the ring first
   const float own = a.per_head ? a.weights[p.head] : a.own;
   const auto copy = [&](int i, bf16* to, const bf16* from) {
     if (i != p.slot) ptx::copy_async(to, from, p.known >> i & 1);
   };
   {
-    constexpr int kChunks = kUsualKey / kChunk<bf16>;
-    const int i = tid / kChunks, c = tid % kChunks * kChunk<bf16>;
+    constexpr int kAcross = kUsualKey / kChunk<bf16>;
+    const int i = tid / kAcross, c = tid % kAcross * kChunk<bf16>;
     copy(i, &m.k[i][c], p.ring + i * kUsualKey + c);
   }
   bf16* ring_v = p.ring + a.ring_v_at + p.column;
-  constexpr int kCopies = kFold * Place::kAcross;
+  constexpr int kAcross = kColumns / kChunk<bf16>;
 #pragma unroll
-  for (int first = 0; first < kCopies; first += kThreads) {
-    const int i = (first + tid) / Place::kAcross, c = tid % Place::kAcross * kChunk<bf16>;
+  for (int first = 0; first < kFold * kAcross; first += kThreads) {
+    const int i = (first + tid) / kAcross, c = tid % kAcross * kChunk<bf16>;
     if (i < kFold) copy(i, &m.v[i][c], ring_v + i * kUsualRow + c);
   }
-  if (p.takes_up) {
-    const std::int64_t at = p.slice + tid / 2 * kUsualRow + tid % 2 * kChunk<bf16>;
-    ptx::copy_async(&m.slice[0][tid], static_cast<bf16*>(a.summary) + at, true);
-    ptx::copy_async(&m.slice[1][tid], static_cast<bf16*>(a.running) + at, true);
-  }
   ptx::copy_commit();
+  const bool takes_up = !kCloses && p.takes_up;
+  const int due = a.due_first - p.column / kUsualSlice;
+  Chunk summary{}, running{};
+  if (takes_up) {
+    summary = *chunk_at(a.summary, p.fragment(due, p.warp));
+    running = *chunk_at(a.running, p.fragment(due, p.warp));
+  }
 
   // Half of R, the rest of which is asked for; then the last tokens.
-  const float q = phi(a.map, to_float(q_raw));
-  if (p.lane < kWarpRows) {
+#pragma unroll
+  for (int i = 0; i < kUsualKey / 32; ++i) {
+    const float q = phi(a.map, to_float(q_raw[i]));
     const bf16 most = from_float<bf16>(q);
     const float rest = q - to_float(most);
-    m.q[row] = q;
-    m.q_parts[0][row] = most;
-    m.q_parts[1][row] = from_float<bf16>(rest == rest ? rest : 0.f);  // q may be infinite
+    m.q[p.warp][0][i * 32 + p.lane] = most;
+    m.q[p.warp][1][i * 32 + p.lane] = from_float<bf16>(rest == rest ? rest : 0.f);  // q: infinite
   }
   if (tid < kUsualKey) {
     const bf16 stored = from_float<bf16>(phi(a.map, to_float(k_raw)));
@@ -180,38 +239,35 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
     ring_v[p.slot * kUsualRow + tid] = v_raw;
   }
   ptx::sync_warp();
-  const float* weights = m.q + p.warp * kWarpRows + p.lane / Place::kAcross * kRows;
-  float sum[kChunk<bf16>] = {};
+  float sums[kEach][4] = {};
+  std::uint32_t q[2];
   const auto read = [&](int i) {
-    float x[kChunk<bf16>];
-    unpack<bf16>(ahead[i % kAhead], x);
-#pragma unroll
-    for (int c = 0; c < kChunk<bf16>; ++c) sum[c] = fmaf(weights[i], x[c], sum[c]);
+    if (i % kEach == 0) load_query(p, p.step + i / kEach, m, q);
+    ptx::mma_bf16(sums[i % kEach], ahead[i % kAhead].word, q[0], q[1]);
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     read(i);
-    if (i + kAhead < kRows) {
-      ahead[i] = *reinterpret_cast<const Chunk*>(p.lines + (i + kAhead) * kUsualRow);
-    }
+    if (i + kAhead < kAll) ahead[i] = load(i + kAhead);
   }
   ptx::copy_wait<0>();
   sync_tokens();
-  std::uint32_t running[4];
-  if (p.takes_up) take_up(a, p, own, m, running);
-  if (p.warp == 0) read_scores(p.lane, m);
-#pragma unroll
-  for (int i = kAhead; i < kRows; ++i) read(i);
-#pragma unroll
-  for (int offset = Place::kAcross; offset < 32; offset *= 2) {
-#pragma unroll
-    for (int c = 0; c < kChunk<bf16>; ++c) sum[c] += ptx::exchange(sum[c], offset);
+  if (takes_up) {
+    float added[kChunk<bf16>];
+    multiply_tokens<false>(p, due, 0, m, added);
+    add_chunk(summary, 1.f, added);
+    add_chunk(running, own, added);
+    *chunk_at(a.summary, p.fragment(due, p.warp)) = summary;
   }
-  if (p.lane < Place::kAcross) {
+  if (p.warp == 0) read_scores(p, m);
 #pragma unroll
-    for (int c = 0; c < kChunk<bf16>; c += 4) {
-      *reinterpret_cast<float4*>(&m.partial[p.warp][p.lane * kChunk<bf16> + c]) = make_float4(
-          sum[c], sum[c + 1], sum[c + 2], sum[c + 3]);
+  for (int i = kAhead; i < kAll; ++i) read(i);
+  if (p.lane % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      float* to = &m.partial[p.warp % Share::kParts][(p.panel + i) * kUsualSlice + p.lane / 4];
+      to[0] = sums[i][0] + sums[i][1];
+      to[8] = sums[i][2] + sums[i][3];
     }
   }
   sync_tokens();
@@ -223,18 +279,13 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
       if (p.missing >> i & 1) last = fmaf(m.scores[i], to_float(m.v[i][tid]), last);
     }
 #pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) total += m.partial[w][tid];
+    for (int i = 0; i < Share::kParts; ++i) total += m.partial[i][tid];
     bf16* o = const_cast<bf16*>(row_of<bf16>(a.o, p.b, 0, p.head)) + p.column;
     o[tid] = from_float<bf16>(a.scale * fmaf(own, last, total));
   }
-  if (p.takes_up) {  // all of R was read
-    bf16* slice = static_cast<bf16*>(a.running) + p.slice;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = (p.warp * kWarpRows + p.lane / 4 + i % 2 * 8) * kUsualRow + p.lane % 4 * 2;
-      *reinterpret_cast<std::uint32_t*>(slice + at + i / 2 * 8) = running[i];
-    }
-  }
+  // All of R was read.
+  if (takes_up) *chunk_at(a.running, p.fragment(due, p.warp)) = running;
+  if constexpr (kCloses) close_block(a, p, m);
 }
 
 inline constexpr int kUsualMixWarps = 4, kUsualThreads = kThreads + 32 * kUsualMixWarps;
@@ -244,7 +295,7 @@ inline constexpr int kUsualBytes = static_cast<int>(sizeof(UsualMemory<kColumns>
 
 static_assert(kUsualBytes<kUsualRow> <= 99 * 1024, "what every device from sm_80 on has");
 
-template <int kColumns>
+template <int kColumns, bool kCloses>
 __global__ void __launch_bounds__(kUsualThreads, 2)
     usual_kernel(const __grid_constant__ StepCall call) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -258,7 +309,7 @@ __global__ void __launch_bounds__(kUsualThreads, 2)
   } else {
     const UsualPlace<kColumns> place(call.step);
     ptx::begin_after_previous();
-    usual_step(call.step, place, *reinterpret_cast<Memory*>(shared));
+    usual_step<kColumns, kCloses>(call.step, place, *reinterpret_cast<Memory*>(shared));
   }
 }
 
