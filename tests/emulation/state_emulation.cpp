@@ -176,6 +176,9 @@ std::vector<std::string> default_problems() {
       "mixing_per_head=true feature_map=elu1 dtype=bf16",
       "sequence=40 block=18 heads=198 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
       "feature_map=identity dtype=bf16",
+      // More tokens of a block than a thread block multiplies at a time.
+      "sequence=250 block=100 heads=1 dk=128 dv=256 mask=causal normalizer=none scale=0.1 "
+      "dtype=bf16",
       "sequence=150 block=7 heads=2 dk=64 dv=64 mask=causal feature_map=elu1 dtype=f16",
       "sequence=150 block=7 heads=3 dk=33 dv=50 mask=causal mixing_per_head=true "
       "normalizer=shared_position feature_map=elu1 dtype=f32",

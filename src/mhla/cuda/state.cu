@@ -311,7 +311,7 @@ class Engine final : public streaming::Engine<float> {
 
   StepArgs token_args(const Tokens<float>& tokens) {
     StepArgs a = described(tokens);
-    split_columns(a, state::kChunkColumns);
+    split_columns(a, a.usual ? state::kUsualColumns : state::kChunkColumns);
     return a;
   }
 

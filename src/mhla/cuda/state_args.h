@@ -22,10 +22,11 @@ inline constexpr int kMixtures = 3;       // of a step: of the next row, of a gr
 inline constexpr int kMostSlices = 256;   // of at least 16 columns
 inline constexpr int kWidestKey = 512;    // dk: what shared memory holds
 inline constexpr int kChunkColumns = 32;  // of a thread block that reads several tokens
+inline constexpr int kUsualColumns = 64;  // of one that reads several tokens of usual heads
 
 // Heads that language models have, which a kernel of their own serves (state_usual.cuh). Their
-// matrices lie in fragments of 16 rows by 16 columns, one after the other down the rows of a panel of
-// 16 columns, and each as the first operand of a product R^T q: eight numbers for each lane.
+// matrices lie in fragments of 16 rows by 16 columns, one after the other down the rows of a panel
+// of 16 columns, and each as the first operand of a product R^T q: eight numbers for each lane.
 inline constexpr int kUsualKey = 128, kUsualRow = 256, kUsualSlice = 16, kFragment = 256;
 __host__ __device__ constexpr int usual_at(int row, int column) {
   const int fragment = column / 16 * (kUsualKey / 16) + row / 16;

@@ -4,7 +4,7 @@
 #include "mhla/cuda/runtime.h"
 #include "mhla/cuda/state_step.cuh"
 #include "mhla/cuda/state_tokens.cuh"
-#include "mhla/cuda/state_usual.cuh"
+#include "mhla/cuda/state_usual_tokens.cuh"
 
 namespace mhla::cuda::state {
 namespace {
@@ -63,6 +63,12 @@ void launch_step(Storage storage, const StepCall& call, bool overlap, void* stre
 }
 
 void launch_tokens(Storage storage, const StepArgs& args, void* stream) {
+  if (args.usual) {
+    constexpr int kBytes = sizeof(UsualTokensMemory);
+    allow_shared(reinterpret_cast<const void*>(usual_tokens_kernel), kBytes);
+    launch(usual_tokens_kernel, {.x = args.blocks}, kThreads, kBytes, stream, args);
+    return;
+  }
   with_storage(storage, [&](auto element, auto stored) {
     auto* kernel = tokens_kernel<decltype(element), decltype(stored)>;
     const int shared = tokens_shared(args);

@@ -21,12 +21,6 @@ __device__ __forceinline__ float phi(const Map& map, float x) {
   return (x < map.floor ? map.floor : x) + map.add;  // NaN stays NaN
 }
 
-// Where an entry of a lane's matrix lies.
-__device__ __forceinline__ std::int64_t entry_at(const StepArgs& a, int row, int column) {
-  if (a.usual) return usual_at(row, column);
-  return static_cast<std::int64_t>(row) * a.row + column;
-}
-
 // Setup::level.
 __device__ __forceinline__ int level(const StepArgs& a, int j, int fill) {
   const int behind = (fill - a.phase[j]) & (kFold - 1);

@@ -63,7 +63,7 @@ struct TokensBlock {
           delta = fmaf(to_float(p.ring[slot * a.key + c]),
                        to_float(p.ring[a.ring_v_at + slot * a.row + at]), delta);
         }
-        const std::int64_t offset = entry_at(a, c, at);
+        const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + at;
         rr = to_float(p.running[offset]);
         if (from < a.fill) p.summary[offset] = from_float<M>(to_float(p.summary[offset]) + delta);
       }
@@ -78,22 +78,6 @@ struct TokensBlock {
     __syncthreads();
   }
 
-  __device__ void add_to_summary(int row, int column, const float4& x) const {
-    if (a.usual) {
-      const float each[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        M* total = p.summary + usual_at(row, column + i);
-        *total = from_float<M>(to_float(*total) + each[i]);
-      }
-    } else {
-      M* total = p.summary + entry_at(a, row, column);
-      float4 sum = load_four(total);
-      add_scaled(sum, 1.f, x);
-      store_four(total, sum);
-    }
-  }
-
   // S += K^T V and R likewise.
   __device__ void absorb(int count) const {
     for (int i = threadIdx.x; i < a.dk * kChunkColumns / 4; i += kThreads) {
@@ -106,7 +90,11 @@ struct TokensBlock {
                           fmaf(w, x.w, sum.w));
       }
       float4* rr = reinterpret_cast<float4*>(r + c * kChunkColumns + at);
-      if (p.column + at < a.row) add_to_summary(c, p.column + at, sum);
+      if (p.column + at < a.row) {
+        M* total = p.summary + static_cast<std::int64_t>(c) * a.row + p.column + at;
+        const float4 x = load_four(total);
+        store_four(total, make_float4(x.x + sum.x, x.y + sum.y, x.z + sum.z, x.w + sum.w));
+      }
       *rr = make_float4(fmaf(p.own, sum.x, rr->x), fmaf(p.own, sum.y, rr->y),
                         fmaf(p.own, sum.z, rr->z), fmaf(p.own, sum.w, rr->w));
     }
@@ -269,7 +257,7 @@ struct TokensBlock {
     for (int i = threadIdx.x; i < a.dk * kChunkColumns; i += kThreads) {
       const int c = i / kChunkColumns, at = p.column + i % kChunkColumns;
       if (at >= a.row) continue;
-      const std::int64_t offset = entry_at(a, c, at);
+      const std::int64_t offset = static_cast<std::int64_t>(c) * a.row + at;
       if (!a.closes) {
         p.running[offset] = from_float<M>(r[i]);
       } else if (p.next) {

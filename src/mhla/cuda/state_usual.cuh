@@ -17,12 +17,19 @@ inline constexpr int kUsualWarps = kThreads / 32;  // that read the token
 inline constexpr int kFragmentRows = 16, kFragments = kUsualKey / kFragmentRows;
 static_assert(kFragments == kUsualWarps && kFold == 16 && kUsualSlice == 16);
 
+// The slots of token `first` and on, without `last`, as far as the ring has them.
+__device__ __forceinline__ unsigned slots(int first, int last) {
+  const int count = min(last - first, kFold);
+  const unsigned twice = ((1u << count) - 1) << (kFold + (last - 1) % kFold + 1 - count);
+  return (twice >> kFold | twice) & 0xffffu;
+}
+
 // How the warps share the panels of a thread block when they read R.
 template <int kColumns>
 struct UsualShare {
   static constexpr int kPanels = kColumns / kUsualSlice;
   static constexpr int kParts = kPanels < kUsualWarps ? kUsualWarps / kPanels : 1;  // of a panel
-  static constexpr int kSteps = kFragments / kParts;             // fragments of a panel, for a warp
+  static constexpr int kSteps = kFragments / kParts;            // fragments of a panel, for a warp
   static constexpr int kEach = kPanels * kParts / kUsualWarps;  // panels of a warp
 };
 
@@ -69,7 +76,7 @@ struct UsualPlace {
     matrix = place * a.width + column * kUsualKey + lane * kChunk<bf16>;
     const int due = a.due_first * kUsualSlice;
     takes_up = due >= column && due < column + kColumns;
-    known = slots(a, a.base);
+    known = slots(a.base, a.fill + 1);
     missing = tid < kColumns ? missed(a, tid / kUsualSlice) : 0;
   }
   __device__ __forceinline__ std::int64_t fragment(int of_panel, int row) const {
@@ -77,13 +84,7 @@ struct UsualPlace {
   }
   // Slots of the tokens that a panel has not taken up.
   __device__ __forceinline__ unsigned missed(const StepArgs& a, int of_panel) const {
-    return slots(a, level(a, column / kUsualSlice + of_panel, a.fill));
-  }
-  // The slots of token `first` and those behind it, as far as the ring has them.
-  static __device__ __forceinline__ unsigned slots(const StepArgs& a, int first) {
-    const int count = min(a.fill + 1 - first, kFold);
-    const unsigned twice = ((1u << count) - 1) << (kFold + a.fill % kFold + 1 - count);
-    return (twice >> kFold | twice) & 0xffffu;
+    return slots(level(a, column / kUsualSlice + of_panel, a.fill), a.fill + 1);
   }
 };
 
@@ -117,37 +118,43 @@ __device__ __forceinline__ void read_scores(const UsualPlace<kColumns>& p,
   }
 }
 
-// What the tokens of some slots, or all, add to this warp's fragment of a panel, in the order of a
-// chunk.
-template <bool kSome, int kColumns>
-__device__ __forceinline__ void multiply_tokens(const UsualPlace<kColumns>& p, int panel,
-                                                unsigned some, const UsualMemory<kColumns>& m,
-                                                float (&added)[kChunk<bf16>]) {
-  std::uint32_t v[4], k[4];
-  const int row = p.lane % 8 + p.lane / 16 * 8, odd = p.lane / 8 % 2 * 8;
-  ptx::load_matrix_transposed(v, &m.v[row][panel * kUsualSlice + odd]);
-  ptx::load_matrix_transposed(
-      k, &m.k[p.lane % 16][p.warp * kFragmentRows + p.lane / 16 * 8]);
+// What 16 tokens, or those of some slots, add to a fragment, in the order of a chunk: sums += V^T
+// K.
+template <bool kSome = false>
+__device__ __forceinline__ void multiply_tokens(const bf16* k, int k_stride, const bf16* v,
+                                                int v_stride, float (&sums)[2][4],
+                                                unsigned some = 0) {
+  std::uint32_t values[4], keys[4];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2 * 8;
+  ptx::load_matrix_transposed(values, v + row * v_stride + odd);
+  ptx::load_matrix_transposed(keys, k + lane % 16 * k_stride + lane / 16 * 8);
 #pragma unroll
   for (int i = 0; kSome && i < 4; ++i) {  // two neighbouring tokens
-    const unsigned pair = some >> (p.lane % 4 * 2 + i / 2 * 8);
-    v[i] &= (pair & 1 ? 0xffffu : 0) | (pair & 2 ? 0xffff0000u : 0);
+    const unsigned pair = some >> (lane % 4 * 2 + i / 2 * 8);
+    values[i] &= (pair & 1 ? 0xffffu : 0) | (pair & 2 ? 0xffff0000u : 0);
   }
-  float sums[2][4] = {};
-  ptx::mma_bf16(sums[0], v, k[0], k[1]);
-  ptx::mma_bf16(sums[1], v, k[2], k[3]);
-#pragma unroll
-  for (int i = 0; i < kChunk<bf16>; ++i) added[i] = sums[i / 4][i % 4];
+  ptx::mma_bf16(sums[0], values, keys[0], keys[1]);
+  ptx::mma_bf16(sums[1], values, keys[2], keys[3]);
 }
 
 // to += weight * x, rounded.
-__device__ __forceinline__ void add_chunk(Chunk& to, float weight,
-                                          const float (&x)[kChunk<bf16>]) {
+__device__ __forceinline__ void add_chunk(Chunk& to, float weight, const float (&x)[2][4]) {
   float sum[kChunk<bf16>];
   unpack<bf16>(to, sum);
 #pragma unroll
-  for (int i = 0; i < kChunk<bf16>; ++i) sum[i] = fmaf(weight, x[i], sum[i]);
+  for (int i = 0; i < kChunk<bf16>; ++i) sum[i] = fmaf(weight, x[i / 4][i % 4], sum[i]);
   to = pack<bf16>(sum);
+}
+
+// What R of the next block begins with: S as it is stored, so that mixing it anew gives the same
+// bits, added to the mixture of the blocks before.
+__device__ __forceinline__ Chunk begun_with(const Chunk& summary, float weight, const float* next) {
+  float sum[kChunk<bf16>];
+  unpack<bf16>(summary, sum);
+#pragma unroll
+  for (int i = 0; i < kChunk<bf16>; ++i) sum[i] = fmaf(weight, sum[i], next[i]);
+  return pack<bf16>(sum);
 }
 
 __device__ __forceinline__ Chunk* chunk_at(void* matrices, std::int64_t at) {
@@ -163,15 +170,12 @@ __device__ __forceinline__ void close_block(const StepArgs& a, const UsualPlace<
   for (int panel = 0; panel < UsualShare<kColumns>::kPanels; ++panel) {
     const std::int64_t at = p.fragment(panel, p.warp);
     Chunk summary = *chunk_at(a.summary, at);
-    float x[kChunk<bf16>];
-    multiply_tokens<true>(p, panel, p.missed(a, panel), m, x);
-    add_chunk(summary, 1.f, x);
+    float added[2][4] = {};
+    multiply_tokens<true>(&m.k[0][p.warp * kFragmentRows], m.kKeyStride,
+                          &m.v[0][panel * kUsualSlice], m.kValueStride, added, p.missed(a, panel));
+    add_chunk(summary, 1.f, added);
     *chunk_at(a.summary, at) = summary;
-    if (!a.next) continue;
-    unpack<bf16>(summary, x);  // as it is stored, so that mixing it anew gives the same bits
-#pragma unroll
-    for (int i = 0; i < kChunk<bf16>; ++i) x[i] = fmaf(weight, x[i], a.next[at + i]);
-    *chunk_at(a.started, at) = pack<bf16>(x);
+    if (a.next) *chunk_at(a.started, at) = begun_with(summary, weight, a.next + at);
   }
 }
 
@@ -253,8 +257,9 @@ __device__ __forceinline__ void usual_step(const StepArgs& a, const UsualPlace<k
   ptx::copy_wait<0>();
   sync_tokens();
   if (takes_up) {
-    float added[kChunk<bf16>];
-    multiply_tokens<false>(p, due, 0, m, added);
+    float added[2][4] = {};
+    multiply_tokens(&m.k[0][p.warp * kFragmentRows], m.kKeyStride, &m.v[0][due * kUsualSlice],
+                    m.kValueStride, added);
     add_chunk(summary, 1.f, added);
     add_chunk(running, own, added);
     *chunk_at(a.summary, p.fragment(due, p.warp)) = summary;
