@@ -131,8 +131,10 @@ class WholeLoader {
   template <bool kAll>
   __device__ void copy_set(const SetRing& ring, int first_tile, const RowTensor& x,
                            const RowTensor& z, int batch, int head, std::uint32_t tokens) const {
-    const Source from_x{x.head<T>(batch, head), static_cast<int>(x.token_stride), args_.dk};
-    const Source from_z{z.head<T>(batch, head), static_cast<int>(z.token_stride), args_.dv};
+    const T *head_x = x.head<T>(batch, head), *head_z = z.head<T>(batch, head);
+    const Source from_x(head_x, x, thread_ % 8, args_.dk), from_z(head_z, z, thread_ % 8, args_.dv);
+    const Source rest_x(head_x, x, rest_chunk(), args_.dk),
+        rest_z(head_z, z, rest_chunk(), args_.dv);
     const WholeTensor<D> to_x = shared_.x(ring.set), to_z = shared_.z(ring.set);
 #pragma unroll 1
     for (int tile = first_tile; tile < first_tile + kTilesAtOnce; ++tile) {
@@ -152,9 +154,12 @@ class WholeLoader {
       copy_rows<kAll>(to_z, from_z, token, first);
 #pragma unroll
       for (int j = 0; j < kRestChunks; ++j) {
-        const int row = tile * kTile + rest_row(j), of_row = load_int(tokens + row * 4);
-        copy_chunk<kAll>(to_x.chunk(row, rest_chunk()), from_x, of_row, rest_chunk());
-        copy_chunk<kAll>(to_z.chunk(row, rest_chunk()), from_z, of_row, rest_chunk());
+        const int row = tile * kTile + rest_row(j);
+        const int of_row = kRestChunks == 1  ? load_int(tokens + row * 4)
+                           : thread_ % 8 < 4 ? token[2 * j]
+                                             : token[2 * j + 1];
+        copy_chunk<kAll>(to_x.chunk(row, rest_chunk()), rest_x, of_row);
+        copy_chunk<kAll>(to_z.chunk(row, rest_chunk()), rest_z, of_row);
       }
       arrive_when_copied(shared_.landed(ring.set, tile));
     }
@@ -163,12 +168,25 @@ class WholeLoader {
   // Which of the columns past 64 this thread copies and maps: one chunk of every few rows.
   __device__ __forceinline__ int rest_chunk() const { return 8 + thread_ % kRestEvery; }
   __device__ __forceinline__ int rest_row(int i) const {
-    return (i * kWholeLoadThreads + thread_) / kRestEvery;
+    return thread_ / 8 * 8 + (8 * i + thread_ % 8) / kRestEvery;
   }
 
+  // A chunk of every row.
   struct Source {
     const T* data;
-    int stride, width;
+    int row_bytes;  // 129 rows of more than 2^31 do not fit a device
+    bool inside;    // of the width
+
+    __device__ __forceinline__ Source(const T* head, const RowTensor& tensor, int chunk, int width)
+        : data(head + (chunk * 8 < width ? chunk * 8 : 0)),
+          row_bytes(static_cast<int>(tensor.token_stride * 2)),
+          inside(chunk * 8 < width) {}
+    // NOTE: one instruction; the compiler makes seven of a product of 64 bits.
+    __device__ __forceinline__ const void* row(int token) const {
+      const void* at;
+      asm("mad.wide.s32 %0, %1, %2, %3;\n" : "=l"(at) : "r"(token), "r"(row_bytes), "l"(data));
+      return at;
+    }
   };
   template <bool kAll>
   __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to, const Source& from,
@@ -176,16 +194,18 @@ class WholeLoader {
     const std::uint32_t row = to.at + first * 128;  // a multiple of 8
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i], thread_ % 8);
+      copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i]);
     }
   }
   // Zeros where a row is empty and past the width.
   template <bool kAll>
-  __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from, int token,
-                                             int chunk) const {
-    const bool valid = kAll || (token >= 0 && chunk * 8 < from.width);
-    const auto offset = static_cast<std::int64_t>(kAll || valid ? token : 0) * from.stride;
-    copy_async_16(to, from.data + offset + (kAll || valid ? chunk * 8 : 0), valid);
+  __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from,
+                                             int token) const {
+    if constexpr (kAll) {
+      copy_async_16(to, from.row(token), true);
+    } else {
+      copy_async_16(to, from.row(max(token, 0)), token >= 0 && from.inside);
+    }
   }
 
   __device__ void map_set(const SetRing& ring, int first_tile, std::uint32_t tokens) const {
