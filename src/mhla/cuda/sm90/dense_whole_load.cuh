@@ -104,10 +104,36 @@ class WholeLoader {
  private:
   static constexpr int kRestChunks = WholeTensor<D>::kRestChunks;
   static constexpr int kRestEvery = kRestChunks == 0 ? 1 : kRestChunks;
+  static constexpr bool kThirds = kRestChunks == 4;  // see copy_thirds
 
   // Tiles of keys before those of queries. NOTE: with two sets the first two of queries are free
   // before the last two of keys.
   static constexpr int kTilesAtOnce = WholeShared<D>::kSets == 2 ? 2 : kWholeTiles;
+
+  // A chunk of every row.
+  struct Source {
+    const T* data;
+    int row_bytes;  // 129 rows of more than 2^31 do not fit a device
+    bool inside;    // of the width
+
+    __device__ __forceinline__ Source(const T* head, const RowTensor& tensor, int chunk, int width)
+        : data(head + (chunk * 8 < width ? chunk * 8 : 0)),
+          row_bytes(static_cast<int>(tensor.token_stride * 2)),
+          inside(chunk * 8 < width) {}
+    // NOTE: one instruction; the compiler makes seven of a product of 64 bits.
+    __device__ __forceinline__ const void* row(int token) const {
+      const void* at;
+      asm("mad.wide.s32 %0, %1, %2, %3;\n" : "=l"(at) : "r"(token), "r"(row_bytes), "l"(data));
+      return at;
+    }
+  };
+
+  __device__ static __forceinline__ void load_tokens(int* to, std::uint32_t from) {
+    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  }
 
   __device__ static SetRing next(const SetRing& ring) { return ring.next<WholeShared<D>::kSets>(); }
 
@@ -132,71 +158,76 @@ class WholeLoader {
   __device__ void copy_set(const SetRing& ring, int first_tile, const RowTensor& x,
                            const RowTensor& z, int batch, int head, std::uint32_t tokens) const {
     const T *head_x = x.head<T>(batch, head), *head_z = z.head<T>(batch, head);
-    const Source from_x(head_x, x, thread_ % 8, args_.dk), from_z(head_z, z, thread_ % 8, args_.dv);
-    const Source rest_x(head_x, x, rest_chunk(), args_.dk),
-        rest_z(head_z, z, rest_chunk(), args_.dv);
+    const int chunk = thread_ % (kThirds ? 4 : 8);
+    const Source from_x(head_x, x, chunk, args_.dk), from_z(head_z, z, chunk, args_.dv);
+    const Source rest_x(head_x, x, 8, args_.dk), rest_z(head_z, z, 8, args_.dv);
     const WholeTensor<D> to_x = shared_.x(ring.set), to_z = shared_.z(ring.set);
 #pragma unroll 1
     for (int tile = first_tile; tile < first_tile + kTilesAtOnce; ++tile) {
       barrier_wait(shared_.empty(ring.set, tile), ring.parity ^ 1);
-      // NOTE: a thread's rows lie together in the table, not in the tile: a warp copies four whole
-      // rows at a time.
-      const int first = tile * kTile + thread_ / 8 * 8;
-      int token[8];
-#pragma unroll
-      for (int j = 0; j < 8; j += 4) {
-        asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(token[j]), "=r"(token[j + 1]), "=r"(token[j + 2]), "=r"(token[j + 3])
-                     : "r"(tokens + (first + j) * 4)
-                     : "memory");
+      if constexpr (kThirds) {
+        copy_thirds<kAll>(to_x, from_x, to_z, from_z, tile, tokens);
+      } else {
+        copy_rows<kAll>(to_x, from_x, to_z, from_z, tile, tokens);
       }
-      copy_rows<kAll>(to_x, from_x, token, first);
-      copy_rows<kAll>(to_z, from_z, token, first);
-#pragma unroll
-      for (int j = 0; j < kRestChunks; ++j) {
-        const int row = tile * kTile + rest_row(j);
-        const int of_row = kRestChunks == 1  ? load_int(tokens + row * 4)
-                           : thread_ % 8 < 4 ? token[2 * j]
-                                             : token[2 * j + 1];
-        copy_chunk<kAll>(to_x.chunk(row, rest_chunk()), rest_x, of_row);
-        copy_chunk<kAll>(to_z.chunk(row, rest_chunk()), rest_z, of_row);
+      if constexpr (kRestChunks == 1) {
+        const int row = tile * kTile + thread_, token = load_int(tokens + row * 4);
+        copy_chunk<kAll>(to_x.chunk(row, 8), rest_x, token);
+        copy_chunk<kAll>(to_z.chunk(row, 8), rest_z, token);
       }
       arrive_when_copied(shared_.landed(ring.set, tile));
     }
   }
 
-  // Which of the columns past 64 this thread copies and maps: one chunk of every few rows.
-  __device__ __forceinline__ int rest_chunk() const { return 8 + thread_ % kRestEvery; }
-  __device__ __forceinline__ int rest_row(int i) const {
-    return thread_ / 8 * 8 + (8 * i + thread_ % 8) / kRestEvery;
-  }
-
-  // A chunk of every row.
-  struct Source {
-    const T* data;
-    int row_bytes;  // 129 rows of more than 2^31 do not fit a device
-    bool inside;    // of the width
-
-    __device__ __forceinline__ Source(const T* head, const RowTensor& tensor, int chunk, int width)
-        : data(head + (chunk * 8 < width ? chunk * 8 : 0)),
-          row_bytes(static_cast<int>(tensor.token_stride * 2)),
-          inside(chunk * 8 < width) {}
-    // NOTE: one instruction; the compiler makes seven of a product of 64 bits.
-    __device__ __forceinline__ const void* row(int token) const {
-      const void* at;
-      asm("mad.wide.s32 %0, %1, %2, %3;\n" : "=l"(at) : "r"(token), "r"(row_bytes), "l"(data));
-      return at;
-    }
-  };
+  // NOTE: a thread's rows lie together in the table, not in the tile: a warp copies four whole rows
+  // at a time.
   template <bool kAll>
-  __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to, const Source& from,
-                                            const int (&token)[8], int first) const {
-    const std::uint32_t row = to.at + first * 128;  // a multiple of 8
+  __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to_x, const Source& from_x,
+                                            const WholeTensor<D>& to_z, const Source& from_z,
+                                            int tile, std::uint32_t tokens) const {
+    const int first = tile * kTile + thread_ / 8 * 8;
+    int token[8];
+    load_tokens(token, tokens + first * 4);
+    load_tokens(token + 4, tokens + (first + 4) * 4);
+    const auto copy = [&](const WholeTensor<D>& to, const Source& from) {
+      const std::uint32_t row = to.at + first * 128;  // a multiple of 8
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i]);
+      for (int i = 0; i < 8; ++i) {
+        copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i]);
+      }
+    };
+    copy(to_x, from_x);
+    copy(to_z, from_z);
+  }
+  // Rows of 12 chunks: a thread copies every fourth chunk of four rows, three with one address.
+  // NOTE: eight lanes write two rows at a time, n and n ^ 5, so that they meet different banks, in
+  // rows of 128 bytes (where bit 2 chooses the half of them) as in those of 64.
+  template <bool kAll>
+  __device__ __forceinline__ void copy_thirds(const WholeTensor<D>& to_x, const Source& from_x,
+                                              const WholeTensor<D>& to_z, const Source& from_z,
+                                              int tile, std::uint32_t tokens) const {
+    const int half = thread_ / 4 % 2, first = tile * kTile + thread_ / 8 * 8;
+    int of[4];
+    load_tokens(of, tokens + (first + 4 * half) * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + (i ^ (5 * half)), token = half == 0 ? of[i] : of[i ^ 1];
+      copy_row_thirds<kAll>(to_x, from_x, args_.dk, row, token);
+      copy_row_thirds<kAll>(to_z, from_z, args_.dv, row, token);
     }
   }
+  template <bool kAll>
+  __device__ __forceinline__ void copy_row_thirds(const WholeTensor<D>& to, const Source& from,
+                                                  int width, int row, int token) const {
+    const int chunk = thread_ % 4;
+    const T* at = static_cast<const T*>(from.row(kAll ? token : max(token, 0)));
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const bool valid = kAll || (token >= 0 && (chunk + 4 * i) * 8 < width);
+      copy_async_16(to.chunk(row, chunk + 4 * i), at + (valid ? 32 * i : 0), valid);
+    }
+  }
+
   // Zeros where a row is empty and past the width.
   template <bool kAll>
   __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from,
@@ -206,6 +237,12 @@ class WholeLoader {
     } else {
       copy_async_16(to, from.row(max(token, 0)), token >= 0 && from.inside);
     }
+  }
+
+  // Which of the columns past 64 this thread maps: one chunk of every few rows.
+  __device__ __forceinline__ int rest_chunk() const { return 8 + thread_ % kRestEvery; }
+  __device__ __forceinline__ int rest_row(int i) const {
+    return thread_ / 8 * 8 + (8 * i + thread_ % 8) / kRestEvery;
   }
 
   __device__ void map_set(const SetRing& ring, int first_tile, std::uint32_t tokens) const {
