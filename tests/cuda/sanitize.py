@@ -48,6 +48,7 @@ CASES = [
     Case(sequence(340, block=2), batch=1, heads=1, dk=32),
     # Whole heads in shared memory, in the widths and types of cuda.dense.
     Case(grid((16, 16), block=(4, 4)), batch=1, heads=3, dk=72),
+    Case(grid((16, 16), block=(4, 4)), batch=34, heads=4, dk=96),
     Case(grid((14, 14), block=(4, 4)), batch=1, dk=32, dtype=torch.float16),
     Case(sequence(300, block=64), batch=1, heads=1, dk=96),
     # Boxes of 64 tokens: clusters of cuda.fused, all widths, and a tensor without a tensor map.

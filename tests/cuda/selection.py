@@ -115,6 +115,9 @@ def whole_heads():
     return [
         Case(sequence(200, block=256)),  # one block: d_mixing cancels to zero
         Case(sequence(256, block=16), layout_k=sequence(200, blocks=5), heads=3),
+        Case(sequence(256, block=16), layout_k=sequence(200, blocks=5), heads=3, dk=96, dv=88),
+        Case(grid((16, 16), block=(4, 4)), batch=67, heads=6, dk=80, strides="fused"),
+        Case(grid((16, 16), block=(4, 4)), batch=34, heads=4, dk=96, dv=40, dtype=F16),
     ]
 
 
@@ -192,6 +195,8 @@ def shared_rows():
         Case(grid((14, 14), blocks=(4, 4)), dk=72, feature_map="identity"),
         Case(sequence(255, block=16), dk=64, dv=40, heads=7, batch=30),
         Case(sequence(200, blocks=3), dk=48),
+        Case(picture, batch=40, heads=5, dk=96, strides="fused"),
+        Case(grid((14, 14), blocks=(4, 4)), dk=80, dv=96, heads=3, dtype=F16),
         Case(square, batch=3, heads=3, strides="fused"),
         Case(square, batch=67, heads=6, strides="fused"),
         Case(square, strides="heads_first", scale=0.125, eps=0.5),
@@ -358,6 +363,7 @@ REPEATED = [
          normalizer="none", feature_map="relu"),
     # Many heads a thread block: buffers that are freed too early show here, and hardly elsewhere.
     Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=72, strides="fused"),
+    Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=96, strides="fused"),
 ]
 if not torch.cuda.is_available():
     ALL = [case for case in ALL if small(case)]

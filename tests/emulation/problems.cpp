@@ -7,7 +7,7 @@ std::vector<std::string> dense() {
   return {
       // Whole heads of 129 to 256 tokens: every width, even and uneven blocks, row factors.
       "grid=16x16 block=4x4 heads=5 dk=64 dv=64 dtype=bf16",
-      "grid=16x16 block=4x4 heads=1 dk=96 dv=96 dtype=bf16",
+      "grid=16x16 block=4x4 heads=5 dk=96 dv=96 dtype=bf16",
       "grid=16x16 block=4x4 heads=5 dk=72 dv=72 normalizer=shared_position dtype=bf16",
       "grid=14x13 blocks=3x4 heads=2 dk=96 dv=88 mask=block_causal feature_map=elu1 dtype=bf16",
       "sequence=200 block=19 heads=3 dk=32 dv=32 normalizer=none feature_map=relu dtype=bf16",
@@ -29,6 +29,8 @@ std::vector<std::string> dense_more() {
       "grid=16x16 block=4x4 heads=3 dk=64 dv=64 normalizer=shared_position dtype=bf16",
       "grid=14x14 blocks=4x4 heads=5 dk=64 dv=64 mask=block_causal dtype=f16",
       "grid=14x14 blocks=4x4 heads=5 dk=96 dv=96 dtype=f16",
+      "grid=14x14 blocks=4x4 heads=3 dk=80 dv=96 normalizer=shared_position dtype=f16",
+      "grid=16x16 block=4x4 heads=3 dk=73 dv=73 dtype=bf16",
       "grid=16x16 block=4x4 heads=2 dk=32 dv=32 dtype=f16",
       "sequence=70 block=24 heads=2 dk=32 dv=32 scale=0.3 dtype=f16",
       "sequence=130 block=80 heads=2 dk=96 dv=96 mask=causal dtype=f16",

@@ -75,6 +75,12 @@ void add(const Instruction& in, Frame& frame) {
 void multiply(const Instruction& in, Frame& frame) {
   pairwise(in, frame, [](float a, float b, float) { return a * b; });
 }
+void multiply_add_wide(const Instruction& in, Frame& frame) {
+  const auto a = static_cast<std::int32_t>(frame.read(in.arguments[1]));
+  const auto b = static_cast<std::int32_t>(frame.read(in.arguments[2]));
+  frame.write(in.arguments[0],
+              static_cast<std::uint64_t>(std::int64_t{a} * b) + frame.read(in.arguments[3]));
+}
 void larger(const Instruction& in, Frame& frame) {
   pairwise(in, frame, [](float a, float b, float) { return a != a || a > b ? a : b; });
 }
@@ -168,6 +174,7 @@ bool decode_values(Instruction& in) {
                 {"fma.rn.", multiply_add},
                 {"add.rn.", add},
                 {"mul.rn.", multiply},
+                {"mad.wide.s32", multiply_add_wide},
                 {"max.NaN.", larger},
                 {"set.gt.u32.", greater_mask},
                 {"set.gt.", greater},

@@ -8,7 +8,7 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kWholeThreads = 384, kWholeComputeThreads = 256;
 // NOTE: 65536 / 384 threads, rounded down to a multiple of 8, is 168: the three add up to 3 * 168.
-constexpr int whole_compute_registers(int width) { return width <= 64 ? 232 : 224; }
+constexpr int whole_compute_registers(int width) { return width == 72 ? 224 : 232; }
 constexpr int whole_load_registers(int width) {
   return 3 * 168 - 2 * whole_compute_registers(width);
 }
@@ -94,23 +94,23 @@ __global__ void __launch_bounds__(kWholeThreads, 1)
     at.batch = item / args.heads;
     at.head = item - at.batch * args.heads;
     at.keys = ring;
-    at.queries = ring.next();
-    ring = at.queries.next();
+    at.queries = ring.next<WholeShared<D>::kSets>();
+    ring = at.queries.next<WholeShared<D>::kSets>();
     at.factors = shared.base + WholeShared<D>::kFactors + buffer * kWholeRows * 8;
     buffer ^= 1;
 
-    // By queries
+    // By queries; a warpgroup takes every other tile
     for (int t = 0; t < kWholeTiles; ++t) {
       barrier_wait(shared.full(at.keys.set, t), at.keys.parity);
     }
 #pragma unroll 1
-    for (int tile = 2 * warpgroup; tile < 2 * warpgroup + 2; ++tile) {
+    for (int tile = warpgroup; tile < kWholeTiles; tile += 2) {
       barrier_wait(shared.full(at.queries.set, tile), at.queries.parity);
       whole_query_tile<T, D, kShared>(args, shared, at, tile);
     }
 
     // The other warpgroup's keys are not needed again; its row factors are.
-    for (int t = 0; t < 2; ++t) release(shared.empty(at.keys.set, 2 - 2 * warpgroup + t));
+    for (int t = 1 - warpgroup; t < kWholeTiles; t += 2) release(shared.empty(at.keys.set, t));
     ptx::sync_warps(1, kWholeComputeThreads);
 
     // By keys
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kWholeThreads, 1)
       barrier_wait(shared.full(at.queries.set, t), at.queries.parity);
     }
 #pragma unroll 1
-    for (int tile = 2 * warpgroup; tile < 2 * warpgroup + 2; ++tile) {
-      whole_key_tile<T, D, kShared>(args, shared, at, tile, tile == 2 * warpgroup + 1);
+    for (int tile = warpgroup; tile < kWholeTiles; tile += 2) {
+      whole_key_tile<T, D, kShared>(args, shared, at, tile, tile + 2 >= kWholeTiles);
     }
   }
   end_whole(args, shared);

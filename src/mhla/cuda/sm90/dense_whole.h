@@ -44,7 +44,7 @@ struct WholeArgs {
 };
 
 struct WholePlan {
-  int width = 0;  // compiled: 64 or 72
+  int width = 0;  // compiled: 64, 72 or 96
   int grid = 0;   // thread blocks, each takes heads in turn
   bool padded = false;
   WholeTable table{};

@@ -19,6 +19,9 @@ void launch_whole_type(int width, int grid, const WholeArgs& args, void* stream)
     case 72:
       return run(shared ? dense_whole_kernel<T, 72, true> : dense_whole_kernel<T, 72, false>,
                  WholeShared<72>::kBytes);
+    case 96:
+      return run(shared ? dense_whole_kernel<T, 96, true> : dense_whole_kernel<T, 96, false>,
+                 WholeShared<96>::kBytes);
   }
   fail(ErrorCode::internal, "cuda.dense", "no kernel for width ", width);
 }

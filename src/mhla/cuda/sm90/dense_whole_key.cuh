@@ -23,9 +23,12 @@ __device__ __forceinline__ float sum_four_over_warp(const float (&x)[4]) {
 template <typename T, int D>
 struct WholeKeys {
   static constexpr bool kInRegisters = D <= 64;
+  // Gradients have a stage of their own, so that the rows can be released early.
+  static constexpr bool kStaged = WholeShared<D>::kStageBytes != 0;
   WholeTensor<D> x, z;
   int first;  // row
-  WholeFragments<kInRegisters ? D : 64> k, v;
+  WholeFragments<kStaged ? D : 64> k;
+  WholeFragments<kInRegisters ? D : 64> v;
   std::uint32_t rest_k[4] = {}, rest_v[4] = {};
 
   __device__ __forceinline__ WholeKeys(const WholeTensor<D>& x, const WholeTensor<D>& z, int first)
@@ -33,7 +36,7 @@ struct WholeKeys {
     if constexpr (kInRegisters) {
       k.load(x, first);
       v.load(z, first);
-    } else {
+    } else if constexpr (D % 16 != 0) {
       WholeFragments<D>::load_rest(rest_k, x, first);
       WholeFragments<D>::load_rest(rest_v, z, first);
     }
@@ -51,7 +54,7 @@ struct WholeKeys {
   }
   // phi(k) of this thread's pair of columns.
   __device__ __forceinline__ std::uint32_t pair(int group, int i) const {
-    if constexpr (kInRegisters) {
+    if constexpr (kStaged) {
       return k.pair(group, i);
     } else {
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -65,7 +68,7 @@ struct WholeKeys {
                                         const WholeHead& at, int width, const WholeTensor<D>& rows,
                                         const std::uint32_t (&words)[D / 8][2]) const {
     const std::uint32_t tokens = shared.key_tokens() + first * 4;
-    if constexpr (kInRegisters) {
+    if constexpr (kStaged) {
       store_staged<T, D>(tensor, at, tokens, width, shared.stage(), 0, words);
     } else {
       store_staged<T, D>(tensor, at, tokens, width, rows, first + threadIdx.x / 32 % 4 * 16, words);
@@ -83,7 +86,7 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
   const std::uint32_t slot = (tile * kSlotsOfTile + warp) * kWholeSlots * 4;
   const std::uint32_t weights = shared.base + Layout::kWeightsByKey + slot;
   const WholeTensor<D> queries = shared.x(at.queries.set), gradients = shared.z(at.queries.set);
-  const WholeKeys<T, D> keys(shared.x(at.keys.set), shared.z(at.keys.set), tile * kTile);
+  WholeKeys<T, D> keys(shared.x(at.keys.set), shared.z(at.keys.set), tile * kTile);
   float s[kTile / 2], dp[kTile / 2];
   unsigned own = 0;  // bit n: query slot n is of this warp's block
   if constexpr (kShared) {
@@ -190,6 +193,8 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
   }
 
   // The last of d_v, then the last of d_k beside writing d_v
+  constexpr bool kEarly = WholeKeys<T, D>::kStaged && !WholeKeys<T, D>::kInRegisters;
+  if constexpr (kEarly) keys.k.load(keys.x, keys.first);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kTile / 16; ++step) issue_dv(kWholeTiles - 1, step);
@@ -197,6 +202,11 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
 #pragma unroll
   for (int step = 0; step < kTile / 16; ++step) issue_dk(kWholeTiles - 1, step);
   wgmma_commit();
+  // NOTE: an arrival may overtake the loads, so its address depends on them; items are below 2^31.
+  if constexpr (kEarly) {
+    release(shared.empty(at.keys.set, tile) +
+            (keys.k.all_bits() & static_cast<std::uint32_t>(args.items >> 31)));
+  }
   wgmma_wait<1>();
   std::uint32_t words[D / 8][2];
 #pragma unroll
@@ -212,7 +222,7 @@ __device__ __forceinline__ void whole_key_tile(const WholeArgs& args, const Whol
   const float one[2] = {1.f, 1.f};
   round_rows<T, D>(words, dk, one, args.feature, [&](int g, int i) { return keys.pair(g, i); });
   keys.store(args.d_k, shared, at, args.dk, keys.x, words);
-  if constexpr (!WholeKeys<T, D>::kInRegisters) release(shared.empty(at.keys.set, tile));
+  if constexpr (!WholeKeys<T, D>::kStaged) release(shared.empty(at.keys.set, tile));
 }
 
 }  // namespace mhla::cuda::sm90

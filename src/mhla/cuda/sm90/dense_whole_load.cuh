@@ -15,10 +15,11 @@ inline constexpr int kWholeLoadThreads = 64;  // that copy, and as many that map
 // Three sets of two tensors with 256 rows each. Keys and values of a head lie in one set, queries
 // and output gradients in the next, and so on round the three: while a head is worked on, the third
 // set takes the keys and values of the next head, and its queries follow where the keys have been
-// read for the last time. A tile of 64 rows in a set has three barriers.
+// read for the last time. Of wide heads two sets fit: the next head's tiles come where this head's
+// have been read for the last time. A tile of 64 rows in a set has three barriers.
 template <int D>
 struct WholeShared {
-  static constexpr int kSets = 3;
+  static constexpr int kSets = D <= 72 ? 3 : 2;
   static constexpr int kSetBytes = 2 * WholeTensor<D>::kBytes;
   static constexpr int kFactors = kSets * kSetBytes;  // [2 heads][256 queries] RowFactor
   static constexpr int kWeights = kFactors + 2 * kWholeRows * 8;  // [query][key slot]
@@ -28,7 +29,8 @@ struct WholeShared {
   static constexpr int kBarriers = kTable + static_cast<int>(sizeof(WholeTable));
   // A warp's 16 rows on their way to global memory, where there is room for them.
   static constexpr int kStage = (kBarriers + kSets * kWholeTiles * 24 + 127) / 128 * 128;
-  static constexpr int kStageBytes = D <= 64 ? kSlotRows * 128 : 0;
+  using Stage = WholeTensor<D, kSlotRows>;
+  static constexpr int kStageBytes = D == 72 ? 0 : Stage::kBytes;
   static constexpr int kBytes = kStage + 8 * kStageBytes;
   static_assert(kBytes <= 232448 && kBarriers % 8 == 0);
 
@@ -44,7 +46,7 @@ struct WholeShared {
   }
   __device__ std::uint32_t full(int set, int tile) const { return landed(set, tile) + 8; }
   __device__ std::uint32_t empty(int set, int tile) const { return landed(set, tile) + 16; }
-  __device__ WholeTensor<D> stage() const {  // of this computing warp
+  __device__ Stage stage() const {  // of this computing warp
     return {base + kStage + threadIdx.x / 32 * kStageBytes};
   }
   __device__ std::uint32_t query_tokens() const { return base + kTable; }
@@ -56,8 +58,9 @@ struct WholeShared {
 // Which set comes next; `parity` is that of the barrier phase a reader of the set waits for.
 struct SetRing {
   int set = 0, parity = 0;
+  template <int kSets>
   __device__ __forceinline__ SetRing next() const {
-    return set == 2 ? SetRing{0, parity ^ 1} : SetRing{set + 1, parity};
+    return set == kSets - 1 ? SetRing{0, parity ^ 1} : SetRing{set + 1, parity};
   }
 };
 
@@ -82,96 +85,169 @@ class WholeLoader {
 
   __device__ void run() const {
     const bool copies = threadIdx.x / kWholeLoadThreads % 2 == 0;
-    SetRing ring;
+    SetRing keys;
     for (int item = blockIdx.x; item < args_.items; item += gridDim.x) {
-      if (copies) {
-        copy_head(ring, item);
-      } else {
-        map_set(ring, shared_.key_tokens());
-        map_set(ring.next(), shared_.query_tokens());
+      const SetRing queries = next(keys);
+#pragma unroll 1
+      for (int first = 0; first < kWholeTiles; first += kTilesAtOnce) {
+        if (copies) {
+          copy_head(keys, queries, first, item);
+        } else {
+          map_set(keys, first, shared_.key_tokens());
+          map_set(queries, first, shared_.query_tokens());
+        }
       }
-      ring = ring.next().next();
+      keys = next(queries);
     }
   }
 
  private:
-  // The order in which the two warpgroups take the tiles of a set.
-  __device__ static int tile_at(int i) { return i % 2 * 2 + i / 2; }
+  static constexpr int kRestChunks = WholeTensor<D>::kRestChunks;
+  static constexpr int kRestEvery = kRestChunks == 0 ? 1 : kRestChunks;
+  static constexpr bool kThirds = kRestChunks == 4;  // see copy_thirds
 
-  __device__ void copy_head(const SetRing& ring, int item) const {
-    const int batch = item / args_.heads, head = item - batch * args_.heads;
-    copy_set(ring, args_.k, args_.v, batch, head, shared_.key_tokens());
-    copy_set(ring.next(), args_.q, args_.d_o, batch, head, shared_.query_tokens());
+  // Tiles of keys before those of queries. NOTE: with two sets the first two of queries are free
+  // before the last two of keys.
+  static constexpr int kTilesAtOnce = WholeShared<D>::kSets == 2 ? 2 : kWholeTiles;
+
+  // A chunk of every row.
+  struct Source {
+    const T* data;
+    int row_bytes;  // 129 rows of more than 2^31 do not fit a device
+    bool inside;    // of the width
+
+    __device__ __forceinline__ Source(const T* head, const RowTensor& tensor, int chunk, int width)
+        : data(head + (chunk * 8 < width ? chunk * 8 : 0)),
+          row_bytes(static_cast<int>(tensor.token_stride * 2)),
+          inside(chunk * 8 < width) {}
+    // NOTE: one instruction; the compiler makes seven of a product of 64 bits.
+    __device__ __forceinline__ const void* row(int token) const {
+      const void* at;
+      asm("mad.wide.s32 %0, %1, %2, %3;\n" : "=l"(at) : "r"(token), "r"(row_bytes), "l"(data));
+      return at;
+    }
+  };
+
+  __device__ static __forceinline__ void load_tokens(int* to, std::uint32_t from) {
+    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
   }
 
-  __device__ void copy_set(const SetRing& ring, const RowTensor& x, const RowTensor& z, int batch,
-                           int head, std::uint32_t tokens) const {
+  __device__ static SetRing next(const SetRing& ring) { return ring.next<WholeShared<D>::kSets>(); }
+
+  __device__ void copy_head(const SetRing& keys, const SetRing& queries, int first,
+                            int item) const {
+    const int batch = item / args_.heads, head = item - batch * args_.heads;
+    copy_set(keys, first, args_.k, args_.v, batch, head, shared_.key_tokens());
+    copy_set(queries, first, args_.q, args_.d_o, batch, head, shared_.query_tokens());
+  }
+
+  __device__ void copy_set(const SetRing& ring, int first_tile, const RowTensor& x,
+                           const RowTensor& z, int batch, int head, std::uint32_t tokens) const {
     if (!args_.padded && args_.dk == D && args_.dv == D) {
-      copy_set<true>(ring, x, z, batch, head, tokens);
+      copy_set<true>(ring, first_tile, x, z, batch, head, tokens);
     } else {
-      copy_set<false>(ring, x, z, batch, head, tokens);
+      copy_set<false>(ring, first_tile, x, z, batch, head, tokens);
     }
   }
   // kAll: no row is empty, and no column is past the width. NOTE: few instructions count here,
   // since the first head waits for all of them.
   template <bool kAll>
-  __device__ void copy_set(const SetRing& ring, const RowTensor& x, const RowTensor& z, int batch,
-                           int head, std::uint32_t tokens) const {
-    const Source from_x{x.head<T>(batch, head), static_cast<int>(x.token_stride), args_.dk};
-    const Source from_z{z.head<T>(batch, head), static_cast<int>(z.token_stride), args_.dv};
+  __device__ void copy_set(const SetRing& ring, int first_tile, const RowTensor& x,
+                           const RowTensor& z, int batch, int head, std::uint32_t tokens) const {
+    const T *head_x = x.head<T>(batch, head), *head_z = z.head<T>(batch, head);
+    const int chunk = thread_ % (kThirds ? 4 : 8);
+    const Source from_x(head_x, x, chunk, args_.dk), from_z(head_z, z, chunk, args_.dv);
+    const Source rest_x(head_x, x, 8, args_.dk), rest_z(head_z, z, 8, args_.dv);
     const WholeTensor<D> to_x = shared_.x(ring.set), to_z = shared_.z(ring.set);
 #pragma unroll 1
-    for (int i = 0; i < kWholeTiles; ++i) {
-      const int tile = tile_at(i);
+    for (int tile = first_tile; tile < first_tile + kTilesAtOnce; ++tile) {
       barrier_wait(shared_.empty(ring.set, tile), ring.parity ^ 1);
-      // NOTE: a thread's rows lie together in the table, not in the tile: a warp copies four whole
-      // rows at a time.
-      const int first = tile * kTile + thread_ / 8 * 8;
-      int token[8];
-#pragma unroll
-      for (int j = 0; j < 8; j += 4) {
-        asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(token[j]), "=r"(token[j + 1]), "=r"(token[j + 2]), "=r"(token[j + 3])
-                     : "r"(tokens + (first + j) * 4)
-                     : "memory");
+      if constexpr (kThirds) {
+        copy_thirds<kAll>(to_x, from_x, to_z, from_z, tile, tokens);
+      } else {
+        copy_rows<kAll>(to_x, from_x, to_z, from_z, tile, tokens);
       }
-      copy_rows<kAll>(to_x, from_x, token, first);
-      copy_rows<kAll>(to_z, from_z, token, first);
-      if constexpr (D > 64) {
-        const int row = tile * kTile + thread_, of_row = load_int(tokens + row * 4);
-        copy_chunk<kAll>(to_x.chunk(row, 8), from_x, of_row, 8);
-        copy_chunk<kAll>(to_z.chunk(row, 8), from_z, of_row, 8);
+      if constexpr (kRestChunks == 1) {
+        const int row = tile * kTile + thread_, token = load_int(tokens + row * 4);
+        copy_chunk<kAll>(to_x.chunk(row, 8), rest_x, token);
+        copy_chunk<kAll>(to_z.chunk(row, 8), rest_z, token);
       }
       arrive_when_copied(shared_.landed(ring.set, tile));
     }
   }
 
-  struct Source {
-    const T* data;
-    int stride, width;
-  };
+  // NOTE: a thread's rows lie together in the table, not in the tile: a warp copies four whole rows
+  // at a time.
   template <bool kAll>
-  __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to, const Source& from,
-                                            const int (&token)[8], int first) const {
-    const std::uint32_t row = to.at + first * 128;  // a multiple of 8
+  __device__ __forceinline__ void copy_rows(const WholeTensor<D>& to_x, const Source& from_x,
+                                            const WholeTensor<D>& to_z, const Source& from_z,
+                                            int tile, std::uint32_t tokens) const {
+    const int first = tile * kTile + thread_ / 8 * 8;
+    int token[8];
+    load_tokens(token, tokens + first * 4);
+    load_tokens(token + 4, tokens + (first + 4) * 4);
+    const auto copy = [&](const WholeTensor<D>& to, const Source& from) {
+      const std::uint32_t row = to.at + first * 128;  // a multiple of 8
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i], thread_ % 8);
+      for (int i = 0; i < 8; ++i) {
+        copy_chunk<kAll>(row + i * 128 + ((thread_ % 8 ^ i) * 16), from, token[i]);
+      }
+    };
+    copy(to_x, from_x);
+    copy(to_z, from_z);
+  }
+  // Rows of 12 chunks: a thread copies every fourth chunk of four rows, three with one address.
+  // NOTE: eight lanes write two rows at a time, n and n ^ 5, so that they meet different banks, in
+  // rows of 128 bytes (where bit 2 chooses the half of them) as in those of 64.
+  template <bool kAll>
+  __device__ __forceinline__ void copy_thirds(const WholeTensor<D>& to_x, const Source& from_x,
+                                              const WholeTensor<D>& to_z, const Source& from_z,
+                                              int tile, std::uint32_t tokens) const {
+    const int half = thread_ / 4 % 2, first = tile * kTile + thread_ / 8 * 8;
+    int of[4];
+    load_tokens(of, tokens + (first + 4 * half) * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + (i ^ (5 * half)), token = half == 0 ? of[i] : of[i ^ 1];
+      copy_row_thirds<kAll>(to_x, from_x, args_.dk, row, token);
+      copy_row_thirds<kAll>(to_z, from_z, args_.dv, row, token);
     }
   }
-  // Zeros where a row is empty and past the width.
   template <bool kAll>
-  __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from, int token,
-                                             int chunk) const {
-    const bool valid = kAll || (token >= 0 && chunk * 8 < from.width);
-    const auto offset = static_cast<std::int64_t>(kAll || valid ? token : 0) * from.stride;
-    copy_async_16(to, from.data + offset + (kAll || valid ? chunk * 8 : 0), valid);
+  __device__ __forceinline__ void copy_row_thirds(const WholeTensor<D>& to, const Source& from,
+                                                  int width, int row, int token) const {
+    const int chunk = thread_ % 4;
+    const T* at = static_cast<const T*>(from.row(kAll ? token : max(token, 0)));
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const bool valid = kAll || (token >= 0 && (chunk + 4 * i) * 8 < width);
+      copy_async_16(to.chunk(row, chunk + 4 * i), at + (valid ? 32 * i : 0), valid);
+    }
   }
 
-  __device__ void map_set(const SetRing& ring, std::uint32_t tokens) const {
+  // Zeros where a row is empty and past the width.
+  template <bool kAll>
+  __device__ __forceinline__ void copy_chunk(std::uint32_t to, const Source& from,
+                                             int token) const {
+    if constexpr (kAll) {
+      copy_async_16(to, from.row(token), true);
+    } else {
+      copy_async_16(to, from.row(max(token, 0)), token >= 0 && from.inside);
+    }
+  }
+
+  // Which of the columns past 64 this thread maps: one chunk of every few rows.
+  __device__ __forceinline__ int rest_chunk() const { return 8 + thread_ % kRestEvery; }
+  __device__ __forceinline__ int rest_row(int i) const {
+    return thread_ / 8 * 8 + (8 * i + thread_ % 8) / kRestEvery;
+  }
+
+  __device__ void map_set(const SetRing& ring, int first_tile, std::uint32_t tokens) const {
     const WholeTensor<D> x = shared_.x(ring.set);
-    for (int i = 0; i < kWholeTiles; ++i) {
-      const int tile = tile_at(i);
+    for (int tile = first_tile; tile < first_tile + kTilesAtOnce; ++tile) {
       barrier_wait(shared_.landed(ring.set, tile), ring.parity);
       switch (args_.feature) {
         case Feature::relu_eps: map_tile<Feature::relu_eps>(x, tile, tokens); break;
@@ -201,12 +277,16 @@ class WholeLoader {
         store_chunk(at + (first + i) * 1024, w[i]);
       }
     }
-    if constexpr (D > 64) {
-      std::uint32_t w[4];
-      const int last = tile * kTile + thread_;
-      load_chunk(w, x.chunk(last, 8));
-      map_chunk<kFeature>(w, last, 8, tokens);
-      store_chunk(x.chunk(last, 8), w);
+    std::uint32_t w[kRestEvery][4];
+#pragma unroll
+    for (int i = 0; i < kRestChunks; ++i) {
+      load_chunk(w[i], x.chunk(tile * kTile + rest_row(i), rest_chunk()));
+    }
+#pragma unroll
+    for (int i = 0; i < kRestChunks; ++i) {
+      const int of = tile * kTile + rest_row(i);
+      map_chunk<kFeature>(w[i], of, rest_chunk(), tokens);
+      store_chunk(x.chunk(of, rest_chunk()), w[i]);
     }
   }
   template <Feature kFeature>

@@ -31,7 +31,7 @@ int place(const BlockLayout& layout, int (&token)[kWholeRows], int (&block)[kWho
 
 std::optional<WholePlan> whole_plan(const Problem& problem, int processors) {
   const std::int64_t width = std::max(problem.dk, problem.dv);
-  if (width <= 32 || width > 72 || problem.mask == Mask::causal || problem.mixing_per_head ||
+  if (width <= 32 || width > 96 || problem.mask == Mask::causal || problem.mixing_per_head ||
       problem.layout.sequences().size() != 1) {
     return std::nullopt;
   }
@@ -39,7 +39,7 @@ std::optional<WholePlan> whole_plan(const Problem& problem, int processors) {
   const int queries = place(problem.layout, plan.table.query_token, plan.table.query_block);
   const int keys = place(problem.keys(), plan.table.key_token, plan.table.key_block);
   if (queries < kFewestSlots || keys < kFewestSlots) return std::nullopt;
-  plan.width = width <= 64 ? 64 : 72;
+  plan.width = width <= 64 ? 64 : width <= 72 ? 72 : 96;
   plan.grid = static_cast<int>(std::min<std::int64_t>(processors, problem.batch * problem.heads));
   plan.padded = problem.layout.tokens() < kWholeRows || problem.keys().tokens() < kWholeRows;
   int slot = 0;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void whole_query_tile(const WholeArgs& args,
   WholeFragments<D> q;
   std::uint32_t rest[4] = {};
   q.load(shared.x(at.queries.set), tile * kTile);
-  if constexpr (D > 64) WholeFragments<D>::load_rest(rest, gradients, tile * kTile);
+  if constexpr (D % 16 != 0) WholeFragments<D>::load_rest(rest, gradients, tile * kTile);
   float dp[kWholeRows / 2], s[2][kN / 2] = {};
   float scale[2] = {args.scale, args.scale}, mean[2] = {};  // kShared: e in the place of the mean
   unsigned own = 0;

@@ -74,22 +74,21 @@ __device__ __forceinline__ void store_global(void* to, const std::uint32_t (&w)[
 
 // Writes this warp's 16 of 64 rows to a [B, N, H, width] tensor, from accumulator layout. tokens:
 // of the 64 rows. stage: where the 16 rows can lie in shared memory, from row `first` on.
-template <typename T, int D>
+template <typename T, int D, typename Stage>
 __device__ __forceinline__ void store_staged(const RowTensor& tensor, const WholeHead& at,
-                                             std::uint32_t tokens, int width,
-                                             const WholeTensor<D>& stage, int first,
-                                             const std::uint32_t (&words)[D / 8][2]) {
+                                             std::uint32_t tokens, int width, const Stage& stage,
+                                             int first, const std::uint32_t (&words)[D / 8][2]) {
   if (tensor.data == nullptr) return;
   const int lane = threadIdx.x % 32;
   __syncwarp();  // the stage has been read
 #pragma unroll
-  for (int g = 0; g < 8; g += 2) {
+  for (int g = 0; g + 1 < D / 8; g += 2) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(
                      stage.chunk(first + lane % 16, g + lane / 16)),
                  "r"(words[g][0]), "r"(words[g][1]), "r"(words[g + 1][0]), "r"(words[g + 1][1])
                  : "memory");
   }
-  if constexpr (D > 64) {
+  if constexpr (D / 8 % 2 != 0) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};\n" ::"r"(
                      stage.chunk(first + lane % 16, 8)),
                  "r"(words[D / 8 - 1][0]), "r"(words[D / 8 - 1][1])
@@ -113,11 +112,19 @@ __device__ __forceinline__ void store_staged(const RowTensor& tensor, const Whol
                  token[i] >= 0 && lane % 8 * 8 < width);
   }
   if constexpr (D > 64) {
-    const int last = lane % 16;
-    load_chunk(w[0], stage.chunk(first + last, 8));
-    token[0] = load_int(mine + last * 4);
-    store_global(rows + token[0] * tensor.token_stride + 64, w[0],
-                 token[0] >= 0 && lane < 16 && 64 < width);
+    constexpr int kChunks = Stage::kRestChunks, kRows = 32 / kChunks;
+    const int chunk = 8 + lane % kChunks;
+#pragma unroll
+    for (int i = 0; i < (16 + kRows - 1) / kRows; ++i) {
+      const int row = kRows * i + lane / kChunks % 16;
+      load_chunk(w[i], stage.chunk(first + row, chunk));
+      token[i] = load_int(mine + row * 4);
+    }
+#pragma unroll
+    for (int i = 0; i < (16 + kRows - 1) / kRows; ++i) {
+      store_global(rows + token[i] * tensor.token_stride + chunk * 8, w[i],
+                   token[i] >= 0 && lane / kChunks < 16 && chunk * 8 < width);
+    }
   }
 }
 
