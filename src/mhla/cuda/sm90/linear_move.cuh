@@ -1,4 +1,4 @@
-// The warp that loads tiles and summaries with the copy engine, and the thread that stores them.
+// The warps that load tiles and summaries with the copy engine, and the thread that stores them.
 #pragma once
 
 #include "mhla/cuda/sm90/linear_tile.cuh"
@@ -145,40 +145,52 @@ __device__ __forceinline__ void put_vector(const TileArgs& args, int task, const
   fence_async_global();
 }
 
-// The warp that loads. kSummary: also a summary for every block, if there is one, and a vector
-// behind it, if there is one. kOnes: also notes in the scratch memory which rows are tokens,
-// [stage][64].
-template <typename M, bool kSummary, bool kOnes>
-__device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memory) {
-  const TileLayout& layout = args.layout;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  Turn stage, slot;
+// The first kernel of a call lets the others start when it has waited itself. They may then read
+// what the call was given before they wait: whatever made that has ended.
+__device__ __forceinline__ void begin_call() {
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;\n");
+}
+
+// The thread that loads a summary for every block, if there is one, and a vector behind it, if
+// there is one.
+template <typename M>
+__device__ __forceinline__ void keep_loading_summaries(const TileArgs& args, const M& memory) {
+  const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
+            vector = args.vectors != nullptr ? M::D * 4 : 0;
+  Turn slot;
   fence_async_global();
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TilePlace place = place_of<M>(args, task);
-    if constexpr (kSummary) {
-      barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
-      if (lane == 0) {
-        const std::uint32_t full = memory.slot_full(slot.index);
-        const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
-                  vector = args.vectors != nullptr ? M::D * 4 : 0;
-        barrier_expect(full, M::kHeads * (bytes + vector));
+    const std::int64_t first = place_of<M>(args, task).number;
+    const std::uint32_t full = memory.slot_full(slot.index);
+    barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
+    barrier_expect(full, M::kHeads * (bytes + vector));
 #pragma unroll
-        for (int head = 0; head < M::kHeads; ++head) {
-          const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
-          const std::int64_t number = place.number + head * layout.blocks;
-          if (bytes != 0) {
-            load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes,
-                       full);
-          }
-          if (vector != 0) {
-            load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
-          }
-        }
+    for (int head = 0; head < M::kHeads; ++head) {
+      const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
+      const std::int64_t number = first + head * args.layout.blocks;
+      if (bytes != 0) {
+        load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes, full);
       }
-      slot.advance(M::kSlots);
+      if (vector != 0) {
+        load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
+      }
     }
+    slot.advance(M::kSlots);
+  }
+}
+
+// The warp that loads tiles, which the call was given. kOnes: also notes in the scratch memory
+// which rows are tokens, [stage][64].
+template <typename M, bool kOnes>
+__device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memory) {
+  const TileLayout& layout = args.layout;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  Turn stage;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TilePlace place = place_of<M>(args, task);
     const TileShape shape = shape_at(layout, place.kind);
     const int covered = shape.per_tile * shape.slice_rows, most = covered_rows(layout);
     SliceTurn turn;

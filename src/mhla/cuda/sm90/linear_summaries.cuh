@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(args, {.full = 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
-  ptx::begin_after_previous();
+  begin_call();
   const int warp = static_cast<int>(threadIdx.x / 32);
-  if (warp == 4 * M::kGroups) return keep_loading<M, false, true>(args, memory);
+  if (warp == 4 * M::kGroups) return keep_loading<M, true>(args, memory);
   if (warp > 4 * M::kGroups) {
     if (threadIdx.x % 32 == 0) keep_storing<M, 0, true>(args, memory);
     return;
