@@ -44,7 +44,8 @@ struct TileLayout {
   int grid[3];           // tokens along an axis
   int step[3], rest[3];  // block i of an axis starts at i * step + i * rest / counts
   int kinds;
-  int whole;  // all blocks fill the box
+  int whole;      // all blocks fill the box
+  int one_slice;  // and are one slice each
   TileShape shapes[2];
   // The box that all blocks fit: a place in it, in raster order, is a slot.
   int box[3];
