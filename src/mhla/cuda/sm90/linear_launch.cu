@@ -78,6 +78,7 @@ void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
   args.out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks);
   args.pairs = static_cast<int>(mix.pairs);
   args.slabs = static_cast<int>(slabs);
+  args.by_slabs = Divisor(args.slabs);
   if (blocks > kUnpreparedSlabs) {
     args.weights = matrix_map(mix.weights, mix.columns, mix.rows, 1, blocks);
   } else {

@@ -41,7 +41,7 @@ struct SlabMemory {
 // From the last pair to the first: the summaries made last are the ones that the L2 cache still
 // has, and what is mixed last is read first.
 __device__ __forceinline__ SlicePlace slab_place(const SlabArgs& args, int task) {
-  const int from_end = task / args.slabs;
+  const int from_end = static_cast<int>(args.by_slabs.divide(static_cast<unsigned>(task)));
   return {(task - from_end * args.slabs) * 64, 0, args.pairs - 1 - from_end, 0, 0};
 }
 

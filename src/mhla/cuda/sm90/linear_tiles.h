@@ -125,6 +125,7 @@ struct SlabArgs {
   TensorMap weights;  // [rows][columns], padded with zeros
   TensorMap in, out;  // [pair][block][entries]
   int pairs, slabs;   // slabs of a pair
+  Divisor by_slabs;
   // Up to 64 blocks the weights come as they are, in f32; lower: those above the diagonal are zero.
   const float* mixing;
   std::int64_t row_stride, column_stride;
