@@ -286,6 +286,7 @@ void LinearCall::mix_slabs(bool transposed, std::size_t in, std::size_t out) {
                    .columns = plan_.cols_padded,
                    .mixing = mixing_,
                    .lower = problem_.mask != Mask::none,
+                   .early = use_tiles_,
                    .in = at(in),
                    .out = at(out),
                    .in_blocks = transposed ? plan_.q_blocks : plan_.k_blocks,

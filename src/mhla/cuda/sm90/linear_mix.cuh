@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(SlabMemory<kBlocks>::kThreads, 1)
     fence_barriers();
   }
   __syncthreads();
-  ptx::begin_after_previous();
+  if (threadIdx.x / 128 == M::kGroups || !args.early) ptx::begin_after_previous();
   if (threadIdx.x / 128 == M::kGroups) {
     give_registers<M::kMoverRegisters>();
     if (threadIdx.x % 128 == 0) load_slabs(args, memory);

@@ -130,6 +130,7 @@ struct SlabArgs {
   const float* mixing;
   std::int64_t row_stride, column_stride;
   int rows, columns, lower;
+  int early;  // they may be read before the kernel before has ended
 };
 struct SlabKernel {
   void (*entry)(SlabArgs);
