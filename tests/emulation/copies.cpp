@@ -105,6 +105,7 @@ void bulk_store(const Instruction& in, Frame& frame) {
   bulk_store_later([=] {
     check_fenced(block_of(from), from, bytes, "cp.async.bulk");
     std::memcpy(to, from, bytes);
+    note_written(to, static_cast<std::size_t>(bytes));
   });
 }
 void bulk_commit(const Instruction&, Frame&) {
@@ -163,7 +164,6 @@ Box read_box(const Instruction& in, Frame& frame, const Argument& argument) {
       in.name.find(std::string("tensor.") + rank + "d") == std::string::npos) {
     stop(in.name + ": a tensor of another rank");
   }
-  check_waited(in.name.c_str());
   for (int i = 0; i < box.map.rank; ++i) {
     box.start[i] = static_cast<std::int32_t>(frame.read(start.items[i]));
   }
@@ -174,9 +174,16 @@ unsigned char* window_of(unsigned char* p, std::uint32_t address) {
   return p - (address & 0xffffff);
 }
 int alignment_of(const Box& box) { return box.map.swizzle == 0 ? 128 : 128; }
+// From the first to the last byte of the tensor.
+std::size_t span_of(const CUtensorMap& map) {
+  std::size_t bytes = map.extent[0] * map.element;
+  for (int i = 1; i < map.rank; ++i) bytes += (map.extent[i] - 1) * map.stride[i - 1];
+  return bytes;
+}
 
 void tensor_load(const Instruction& in, Frame& frame) {
   const Box box = read_box(in, frame, in.arguments[1]);
+  check_given(in.name.c_str(), box.map.data, span_of(box.map));
   const auto address = static_cast<std::uint32_t>(frame.read(in.arguments[0]));
   unsigned char* to = shared_pointer(address, box.bytes(), alignment_of(box), in.name.c_str());
   unsigned char* window = window_of(to, address);
@@ -197,6 +204,7 @@ void tensor_load(const Instruction& in, Frame& frame) {
 }
 void tensor_store(const Instruction& in, Frame& frame) {
   const Box box = read_box(in, frame, in.arguments[0]);
+  check_waited(in.name.c_str());
   const auto address = static_cast<std::uint32_t>(frame.read(in.arguments[1]));
   unsigned char* from = shared_pointer(address, box.bytes(), alignment_of(box), in.name.c_str());
   unsigned char* window = window_of(from, address);
@@ -205,9 +213,13 @@ void tensor_store(const Instruction& in, Frame& frame) {
     box.each(window, address & 0xffffff, [&](unsigned char* shared, unsigned char* global) {
       if (global != nullptr) std::memcpy(global, shared, box.map.element);
     });
+    note_written(box.map.data, span_of(box.map));
   });
 }
-void tensor_prefetch(const Instruction& in, Frame& frame) { read_box(in, frame, in.arguments[0]); }
+void tensor_prefetch(const Instruction& in, Frame& frame) {
+  const Box box = read_box(in, frame, in.arguments[0]);
+  check_given(in.name.c_str(), box.map.data, span_of(box.map));
+}
 
 // Four words of registers to another thread block of the cluster.
 void push(const Instruction& in, Frame& frame) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 
+#include "emulator.h"
+
 namespace mhla {
 namespace {
 
@@ -37,8 +39,10 @@ void device_free(void* data) {
   munmap(found->second.first, found->second.second);
   mappings().erase(found);
 }
+// As if by a kernel that may not have ended yet.
 void device_upload(void* device, const void* host, std::size_t bytes) {
   std::memcpy(device, host, bytes);
+  emulator::note_written(static_cast<const unsigned char*>(device), bytes);
 }
 void device_download(void* host, const void* device, std::size_t bytes) {
   std::memcpy(host, device, bytes);

@@ -55,6 +55,12 @@ void* scheduler;
 const void* kernel_of_fibers;
 const void* args_of_fibers;
 bool dependent = false;  // the kernel may run beside the one before
+// Launches are numbered. When one that waits before it lets others start has begun, all before it
+// have ended.
+int launches = 0, settled = 0;
+bool starts_others_early = false;
+constexpr std::uintptr_t kPage = 4096;
+std::map<std::uintptr_t, int> writers;  // of pages: the last launch
 
 bool chance(double probability) {
   return probability > 0 && (random_bits() >> 8) * 0x1p-24 < probability;
@@ -490,6 +496,25 @@ void check_waited(const char* what) {
   }
 }
 
+void check_given(const char* what, const unsigned char* at, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(at);
+  const auto found = writers.lower_bound(first / kPage * kPage);
+  for (auto page = found; page != writers.end() && page->first < first + bytes; ++page) {
+    if (dependent && !current->waited && page->second >= settled) {
+      stop(std::string(what) + " in a thread that has not waited for what wrote it");
+    }
+  }
+}
+void note_written(const unsigned char* at, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(at);
+  for (std::uintptr_t page = first / kPage * kPage; page < first + bytes; page += kPage) {
+    writers[page] = launches;
+  }
+}
+void let_others_start() {
+  if (!current->block->waited) starts_others_early = true;
+}
+
 void later(Task task) {
   if (chance(early)) return task.run();
   tasks.push_back(std::move(task));
@@ -534,6 +559,8 @@ bool launch(const void* kernel, const Shape& shape, const void* args) {
          std::to_string(known.most_shared) + " allowed: " + known.name);
   }
   if (shape.block.x * shape.block.y * shape.block.z > 1024) stop("more than 1024 threads");
+  ++launches;
+  starts_others_early = false;
   blockDim = shape.block;
   gridDim = shape.grid;
   // Thread blocks in a random order, a cluster (or all) at a time.
@@ -564,6 +591,7 @@ bool launch(const void* kernel, const Shape& shape, const void* args) {
   }
   if (shape.together) run_together(together);
   current = nullptr;
+  if (!dependent || !starts_others_early) settled = launches;
   dependent = false;
   return true;
 }

@@ -68,6 +68,7 @@ struct Fiber {
   std::uint64_t bulk_issued = 0;
   std::set<std::uint64_t> bulk_pending;  // numbers of stores that are not done
   std::vector<std::uint64_t> bulk_groups;
+  bool waited = false;  // itself, for the kernel before
   unsigned cluster_generation = 0;
   std::uint64_t products_issued = 0;
   std::vector<std::uint64_t> product_groups;
@@ -151,6 +152,11 @@ void forget_stores(Block& block, const unsigned char* at, int bytes);
 Block& block_of(const unsigned char* shared);
 // Ends the program if the kernel may run beside the one before and has not waited for it.
 void check_waited(const char* what);
+// The same for reading, unless what wrote it has ended: since then a kernel was launched that
+// waited before it let others start.
+void check_given(const char* what, const unsigned char* at, std::size_t bytes);
+void note_written(const unsigned char* at, std::size_t bytes);
+void let_others_start();  // griddepcontrol.launch_dependents
 
 // Work in the background. `run` may be called at any later time.
 struct Task {

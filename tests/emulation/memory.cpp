@@ -46,6 +46,7 @@ void store(const Instruction& in, Frame& frame) {
     std::memcpy(to + i * in.size, &bits, in.size);
   }
   if (in.has("shared")) note_store(to, count * in.size);
+  else note_written(to, static_cast<std::size_t>(count) * in.size);
 }
 void add_to_memory(const Instruction& in, Frame& frame) {
   auto* to = reinterpret_cast<std::uint32_t*>(location(in, frame, in.arguments[0], 4));

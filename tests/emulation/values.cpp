@@ -33,7 +33,10 @@ void nothing(const Instruction&, Frame&) {}
 void fence_proxy(const Instruction& in, Frame&) {
   if (!in.has("global")) ++current->block->fences;
 }
-void wait_for_previous(const Instruction&, Frame&) { current->block->waited = true; }
+void wait_for_previous(const Instruction&, Frame&) {
+  current->waited = current->block->waited = true;
+}
+void start_dependents(const Instruction&, Frame&) { let_others_start(); }
 void compare_not_equal(const Instruction& in, Frame& frame) {
   frame.write(in.arguments[0], static_cast<std::uint32_t>(frame.read(in.arguments[1])) !=
                                    static_cast<std::uint32_t>(frame.read(in.arguments[2])));
@@ -189,7 +192,7 @@ bool decode_values(Instruction& in) {
                 {"createpolicy.", nothing},
                 {"setmaxnreg.", nothing},
                 {"griddepcontrol.wait", wait_for_previous},
-                {"griddepcontrol.", nothing},
+                {"griddepcontrol.launch_dependents", start_dependents},
                 {"prefetch.", nothing}};
   for (const auto& [name, handler] : kKnown) {
     if (!starts(in, name)) continue;

@@ -146,8 +146,9 @@ void LinearCall::go_back(bool weights) {
     if (rows != nullptr) tiles_.row_gradients(tile_group(), *rows, stream_);
     tiles_.backward_q(tile_group(), at(at_.mixed), at(at_.d_mixed), rows, stream_);
     if (weights) weight_gradient();
-    mix(true, at_.d_mixed, at_.mixed);
-    return tiles_.backward_kv(tile_group(), at(at_.mixed), rows, stream_);
+    const std::size_t d_summaries = plan_.mixes_in_place ? at_.d_mixed : at_.mixed;
+    mix(true, at_.d_mixed, d_summaries);
+    return tiles_.backward_kv(tile_group(), at(d_summaries), rows, stream_);
   }
   const LinearKernels& kernels = *plan_.kernels;
   if (plan_.whole_blocks) {  // dS~ is a summary of queries and d_o
@@ -285,6 +286,7 @@ void LinearCall::mix_slabs(bool transposed, std::size_t in, std::size_t out) {
                    .columns = plan_.cols_padded,
                    .mixing = mixing_,
                    .lower = problem_.mask != Mask::none,
+                   .early = use_tiles_,
                    .in = at(in),
                    .out = at(out),
                    .in_blocks = transposed ? plan_.q_blocks : plan_.k_blocks,

@@ -204,6 +204,8 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   if (plan.resident != nullptr || few_blocks) {
     plan.slabs = sm90::slab_plan(problem.device.index, most_blocks);
   }
+  // A slab is written where it was read, so that what it replaces never leaves the L2 cache.
+  plan.mixes_in_place = plan.slabs.kernels != nullptr && plan.q_blocks == plan.k_blocks;
   plan.mix = &mix_for(plan.types->mix, plan.rows);
   plan.mix_transposed = &mix_for(plan.types->mix_transposed, plan.cols);
   const auto tasks = mix_tasks(q, k, plan.mix->rows, problem.mask, false);
@@ -314,7 +316,9 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
   w.weights_f32 = take(true, weights, 4);
   w.diagonal = take(true, static_cast<std::int64_t>(plan.matrices) * plan.rows_padded, 4);
   w.summaries = take(true, k_blocks * plan.entries, size);
-  w.mixed = take(!(backward && plan.pair_mixing), most_blocks * plan.entries, size);
+  w.mixed = take(backward ? !plan.pair_mixing : !plan.mixes_in_place, most_blocks * plan.entries,
+                 size);
+  if (!backward && plan.mixes_in_place) w.mixed = w.summaries;
   w.d_mixed = take(backward, q_blocks * plan.entries, size);
   w.carry = take(carries, q_blocks * plan.dv_tiles * plan.kernels->carry_floats, 4);
   w.z = take(norm, k_blocks * dk, 4);

@@ -48,6 +48,7 @@ struct LinearPlan {
   int row_tiles = 1;             // of the longest block
   sm90::TilePlan tiles = {};     // the kernels for Hopper, when there are
   sm90::SlabPlan slabs = {};     // those instead of resident ones
+  bool mixes_in_place = false;   // S~ may take the place of S
 
   // Pairs are worked on in groups, which bounds the workspace.
   int group_batch = 1, group_heads = 1;

@@ -32,13 +32,16 @@ __global__ void __launch_bounds__(BackwardKeyMemory<W, kHeads>::kThreads,
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(args, {.ready = 4, .slot_empty = 4 * M::kGroups});
-  ptx::begin_after_previous();
-  if (threadIdx.x / 128 == M::kGroups) {
+  const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
+  if (mover >= 0) {
     give_registers<M::kMoverRegisters>();
-    if (threadIdx.x % 128 / 32 == 0) keep_loading<M, true, false>(args, memory);
-    if (threadIdx.x % 128 == 32) keep_storing<M, 2, false>(args, memory);
+    if (mover < 32) return keep_loading<M, false>(args, memory);
+    ptx::begin_after_previous();
+    if (mover == 32) keep_storing<M, 2, false>(args, memory);
+    if (mover == 64) keep_loading_summaries(args, memory);
     return;
   }
+  ptx::begin_after_previous();
   take_registers<M::kRegisters>();
 
   const Seat64 seat;

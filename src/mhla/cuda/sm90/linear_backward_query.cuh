@@ -62,13 +62,16 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
   const M memory(shared);
   memory.start(
       args, {.ready = 4 * M::kGroups, .empty = 4 * M::kGroups + 1, .slot_ready = 4 * M::kGroups});
-  ptx::begin_after_previous();
-  if (threadIdx.x / 128 == M::kGroups) {
+  const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
+  if (mover >= 0) {
     give_registers<M::kMoverRegisters>();
-    if (threadIdx.x % 128 / 32 == 0) keep_loading<M, true, false>(args, memory);
-    if (threadIdx.x % 128 == 32) keep_storing<M, 1, true>(args, memory);
+    if (mover < 32) return keep_loading<M, false>(args, memory);
+    ptx::begin_after_previous();
+    if (mover == 32) keep_storing<M, 1, true>(args, memory);
+    if (mover == 64) keep_loading_summaries(args, memory);
     return;
   }
+  ptx::begin_after_previous();
   take_registers<M::kRegisters>();
 
   const Seat64 seat;

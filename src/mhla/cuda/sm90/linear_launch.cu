@@ -78,6 +78,7 @@ void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
   args.out = matrix_map(mix.out, mix.entries, mix.out_blocks, mix.pairs, blocks);
   args.pairs = static_cast<int>(mix.pairs);
   args.slabs = static_cast<int>(slabs);
+  args.by_slabs = Divisor(args.slabs);
   if (blocks > kUnpreparedSlabs) {
     args.weights = matrix_map(mix.weights, mix.columns, mix.rows, 1, blocks);
   } else {
@@ -88,6 +89,7 @@ void mix_slabs(const SlabPlan& plan, const SlabMix& mix, Stream stream) {
     args.rows = static_cast<int>(mix.transposed ? mix.in_blocks : mix.out_blocks);
     args.columns = static_cast<int>(mix.transposed ? mix.out_blocks : mix.in_blocks);
     args.lower = mix.lower ? 1 : 0;
+    args.early = mix.early ? 1 : 0;
   }
   launch(kernel.entry, {.x = std::min<std::int64_t>(mix.pairs * slabs, plan.multiprocessors)},
          kernel.threads, kernel.bytes, stream, args, true);

@@ -35,6 +35,7 @@ struct SlabMix {
   std::int64_t rows, columns;  // padded
   TensorView mixing;           // [q blocks][k blocks] or larger
   bool lower;                  // those above the diagonal are not read
+  bool early;                  // the call began with tile_summaries: what made mixing has ended
   void *in, *out;              // [pairs][blocks][entries]
   std::int64_t in_blocks, out_blocks, entries, pairs;
 };

@@ -71,6 +71,7 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
                    .rest = {0, 0, 0},
                    .kinds = 1,
                    .whole = 1,
+                   .one_slice = 0,
                    .shapes = {},
                    .box = {1, 1, 1},
                    .by_blocks = {},
@@ -103,6 +104,7 @@ std::optional<TileLayout> tile_layout(const BlockLayout& layout) {
   if (!first || !last) return std::nullopt;
   tiles.shapes[0] = *first;
   tiles.shapes[1] = *last;
+  tiles.one_slice = tiles.whole != 0 && first->slices == 1 ? 1 : 0;
   tiles.by_blocks = Divisor(tiles.blocks);
   tiles.by_columns = Divisor(tiles.counts[2]), tiles.by_lines = Divisor(tiles.counts[1]);
   return tiles;

@@ -38,9 +38,11 @@ struct SlabMemory {
   __device__ __forceinline__ std::uint32_t weights_full() const { return full(3 * kStages); }
 };
 
+// From the last pair to the first: the summaries made last are the ones that the L2 cache still
+// has, and what is mixed last is read first.
 __device__ __forceinline__ SlicePlace slab_place(const SlabArgs& args, int task) {
-  const int pair = task / args.slabs;
-  return {(task - pair * args.slabs) * 64, 0, pair, 0, 0};
+  const int from_end = static_cast<int>(args.by_slabs.divide(static_cast<unsigned>(task)));
+  return {(task - from_end * args.slabs) * 64, 0, args.pairs - 1 - from_end, 0, 0};
 }
 
 template <typename M>
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(SlabMemory<kBlocks>::kThreads, 1)
     fence_barriers();
   }
   __syncthreads();
-  ptx::begin_after_previous();
+  if (threadIdx.x / 128 == M::kGroups || !args.early) ptx::begin_after_previous();
   if (threadIdx.x / 128 == M::kGroups) {
     give_registers<M::kMoverRegisters>();
     if (threadIdx.x % 128 == 0) load_slabs(args, memory);

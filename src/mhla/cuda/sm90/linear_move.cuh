@@ -1,4 +1,4 @@
-// The warp that loads tiles and summaries with the copy engine, and the thread that stores them.
+// The warps that load tiles and summaries with the copy engine, and the thread that stores them.
 #pragma once
 
 #include "mhla/cuda/sm90/linear_tile.cuh"
@@ -145,40 +145,115 @@ __device__ __forceinline__ void put_vector(const TileArgs& args, int task, const
   fence_async_global();
 }
 
-// The warp that loads. kSummary: also a summary for every block, if there is one, and a vector
-// behind it, if there is one. kOnes: also notes in the scratch memory which rows are tokens,
-// [stage][64].
-template <typename M, bool kSummary, bool kOnes>
-__device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memory) {
-  const TileLayout& layout = args.layout;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  Turn stage, slot;
+// The first kernel of a call lets the others start when it has waited itself. They may then read
+// what the call was given before they wait: whatever made that has ended.
+__device__ __forceinline__ void begin_call() {
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;\n");
+}
+
+// The thread that loads a summary for every block, if there is one, and a vector behind it, if
+// there is one.
+template <typename M>
+__device__ __forceinline__ void keep_loading_summaries(const TileArgs& args, const M& memory) {
+  const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
+            vector = args.vectors != nullptr ? M::D * 4 : 0;
+  Turn slot;
   fence_async_global();
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
-    const TilePlace place = place_of<M>(args, task);
-    if constexpr (kSummary) {
-      barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
-      if (lane == 0) {
-        const std::uint32_t full = memory.slot_full(slot.index);
-        const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
-                  vector = args.vectors != nullptr ? M::D * 4 : 0;
-        barrier_expect(full, M::kHeads * (bytes + vector));
+    const std::int64_t first = place_of<M>(args, task).number;
+    const std::uint32_t full = memory.slot_full(slot.index);
+    barrier_wait(memory.slot_empty(slot.index), slot.parity ^ 1);
+    barrier_expect(full, M::kHeads * (bytes + vector));
 #pragma unroll
-        for (int head = 0; head < M::kHeads; ++head) {
-          const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
-          const std::int64_t number = place.number + head * layout.blocks;
-          if (bytes != 0) {
-            load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes,
-                       full);
-          }
-          if (vector != 0) {
-            load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
-          }
-        }
+    for (int head = 0; head < M::kHeads; ++head) {
+      const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
+      const std::int64_t number = first + head * args.layout.blocks;
+      if (bytes != 0) {
+        load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes, full);
       }
-      slot.advance(M::kSlots);
+      if (vector != 0) {
+        load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
+      }
     }
+    slot.advance(M::kSlots);
+  }
+}
+
+// Where the only slice of a block lies. Planes of blocks run on over batch entries.
+__device__ __forceinline__ SlicePlace only_slice(const TileArgs& args, int task) {
+  const TileLayout& layout = args.layout;
+  const unsigned block = args.by_heads.divide(static_cast<unsigned>(task));
+  const unsigned line = layout.by_columns.divide(block);
+  const unsigned plane = layout.by_lines.divide(line);
+  return {
+      .column = 0,
+      .x = (static_cast<int>(block) - static_cast<int>(line) * layout.counts[2]) * layout.step[2],
+      .y = (static_cast<int>(line) - static_cast<int>(plane) * layout.counts[1]) * layout.step[1],
+      .z = static_cast<int>(plane) * layout.step[0] + args.batch_first * layout.grid[0],
+      .head = args.head_first + task - static_cast<int>(block) * args.heads};
+}
+// What keep_loading and keep_storing come to where every block is one slice. NOTE: memory delivers
+// such a block about once a microsecond, and one thread needs most of that for the some 230
+// instructions that shapes, slices and rows without a token take; these loops have 55 to 70.
+template <typename M>
+__device__ __forceinline__ void keep_loading_slices(const TileArgs& args, const M& memory) {
+  const int bytes = M::kTensors * M::kHalves * args.layout.shapes[0].slice_rows * 128;
+  Turn stage;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    SlicePlace at = only_slice(args, task);
+    const std::uint32_t full = memory.full(stage.index), to = memory.tile(stage.index, 0);
+    barrier_wait(memory.empty(stage.index), stage.parity ^ 1);
+    barrier_expect(full, bytes);
+#pragma unroll
+    for (int i = 0; i < M::kTensors * M::kHalves; ++i) {
+      at.column = i % M::kHalves * 64;
+      load_slice(to + i * M::kHalfTile, args.in[i / M::kHalves][0], at, full);
+    }
+    stage.advance(M::kStages);
+  }
+}
+template <typename M, int kOuts>
+__device__ __forceinline__ void keep_storing_slices(const TileArgs& args, const M& memory) {
+  Turn stage;
+  SlicePlace at = only_slice(args, blockIdx.x);
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks;) {
+    const std::uint32_t from = memory.tile(stage.index, 0);
+    barrier_wait(memory.ready(stage.index), stage.parity);
+#pragma unroll
+    for (int i = 0; i < kOuts * M::kHalves; ++i) {
+      at.column = i % M::kHalves * 64;
+      if (args.has_out[i / M::kHalves]) {
+        store_slice(args.out[i / M::kHalves][0], at, from + i * M::kHalfTile);
+      }
+    }
+    stores_commit();
+    task += static_cast<int>(gridDim.x);
+    at = only_slice(args, task);  // while the engine reads the tile
+    stores_wait_read<0>();
+    barrier_arrive(memory.empty(stage.index));
+    stage.advance(M::kStages);
+  }
+  stores_wait_all();
+}
+
+// The warp that loads tiles, which the call was given. kOnes: also notes in the scratch memory
+// which rows are tokens, [stage][64], unless that is known.
+template <typename M, bool kOnes>
+__device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memory) {
+  const TileLayout& layout = args.layout;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (layout.one_slice) {
+    if (lane == 0) keep_loading_slices(args, memory);
+    return;
+  }
+  Turn stage;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
+    const TilePlace place = place_of<M>(args, task);
     const TileShape shape = shape_at(layout, place.kind);
     const int covered = shape.per_tile * shape.slice_rows, most = covered_rows(layout);
     SliceTurn turn;
@@ -228,6 +303,9 @@ __device__ __forceinline__ void keep_loading(const TileArgs& args, const M& memo
 template <typename M, int kOuts, bool kSummary>
 __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memory) {
   const TileLayout& layout = args.layout;
+  if constexpr (!kSummary) {
+    if (layout.one_slice) return keep_storing_slices<M, kOuts>(args, memory);
+  }
   Turn stage, slot;
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {

@@ -11,10 +11,11 @@ struct ReadoutMemory : TileMemory<W, kHeads, 2, 1, 8,
                                   W == 128      ? 2
                                   : kHeads == 1 ? 4
                                                 : 8,
-                                  0> {
-  using Base = TileMemory<W, kHeads, 2, 1, 8, W == 128 ? 2 : kHeads == 1 ? 4 : 8, 0>;
+                                  0, 128> {
+  using Base = TileMemory<W, kHeads, 2, 1, 8, W == 128 ? 2 : kHeads == 1 ? 4 : 8, 0, 128>;
   using Base::Base;
   static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
+  static constexpr int kRegisters = W == 128 ? 224 : 96, kMoverRegisters = W == 128 ? 56 : 48;
 };
 
 template <int W, int kHeads>
@@ -26,13 +27,17 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(args, {.ready = 4, .slot_empty = 4 * M::kGroups});
-  ptx::begin_after_previous();
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  if (warp == 4 * M::kGroups) return keep_loading<M, true, false>(args, memory);
-  if (warp > 4 * M::kGroups) {
-    if (threadIdx.x % 32 == 0) keep_storing<M, 1, false>(args, memory);
+  const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
+  if (mover >= 0) {
+    give_registers<M::kMoverRegisters>();
+    if (mover < 32) return keep_loading<M, false>(args, memory);
+    ptx::begin_after_previous();
+    if (mover == 32) keep_storing<M, 1, false>(args, memory);
+    if (mover == 64) keep_loading_summaries(args, memory);
     return;
   }
+  ptx::begin_after_previous();
+  take_registers<M::kRegisters>();
 
   const Seat64 seat;
   const PackedMap map(args.map);

@@ -15,7 +15,7 @@ struct RowsMemory : TileMemory<W, kHeads, 2, kBackward ? 2 : 1,
                                W == 128      ? 2
                                : kHeads == 1 ? 3
                                              : 5,
-                               0, 32> {
+                               0> {
   using Base = TileMemory<W, kHeads, 2, kBackward ? 2 : 1,
                           !kBackward ? 8
                           : W == 128 ? 4
@@ -23,7 +23,7 @@ struct RowsMemory : TileMemory<W, kHeads, 2, kBackward ? 2 : 1,
                           W == 128      ? 2
                           : kHeads == 1 ? 3
                                         : 5,
-                          0, 32>;
+                          0>;
   using Base::Base;
   static constexpr int kThreadBlocks = W == 128 ? 1 : 2;
 };
@@ -37,8 +37,13 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
   memory.start(args, {.empty = 4, .slot_empty = 4 * M::kGroups});
+  const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
+  if (mover >= 0 && mover < 32) return keep_loading<M, false>(args, memory);
   ptx::begin_after_previous();
-  if (threadIdx.x / 32 == 4 * M::kGroups) return keep_loading<M, true, false>(args, memory);
+  if (mover >= 0) {
+    if (mover == 32) keep_loading_summaries(args, memory);
+    return;
+  }
 
   const Seat64 seat;
   const PackedMap map(args.map);

@@ -21,10 +21,18 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
   using M = SummariesMemory<W, kHeads>;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start(args, {.full = 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
-  ptx::begin_after_previous();
+  static_assert(32 * M::kStages <= M::kThreads);
+  const bool same_rows = args.layout.one_slice != 0;  // of all tiles are tokens
+  if (same_rows && threadIdx.x < 32 * M::kStages) {
+    const int row = static_cast<int>(threadIdx.x) % 32 * 2, rows = args.layout.shapes[0].slice_rows;
+    store_word(memory.scratch() + threadIdx.x * 4,
+               (row < rows ? 0x3f80u : 0u) | (row + 1 < rows ? 0x3f800000u : 0u));
+  }
+  memory.start(args,
+               {.full = same_rows ? 1 : 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
+  begin_call();
   const int warp = static_cast<int>(threadIdx.x / 32);
-  if (warp == 4 * M::kGroups) return keep_loading<M, false, true>(args, memory);
+  if (warp == 4 * M::kGroups) return keep_loading<M, true>(args, memory);
   if (warp > 4 * M::kGroups) {
     if (threadIdx.x % 32 == 0) keep_storing<M, 0, true>(args, memory);
     return;

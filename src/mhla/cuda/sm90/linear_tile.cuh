@@ -98,9 +98,9 @@ __device__ __forceinline__ int covered_rows(const TileLayout& layout) {
 }
 
 // Shared memory of a kernel: kStages tiles of each of kTensors tensors, kSlots summaries, kScratch
-// bytes, barriers. kGroups warpgroups compute, then a warp loads and another stores; these two have
-// a warpgroup of their own where they give registers to the others. A tile of W columns is one
-// head, or two that are neighbours in memory.
+// bytes, barriers. kGroups warpgroups compute; of the warps after them one loads tiles, one
+// summaries, and one stores. These have a warpgroup of their own where they give registers to the
+// others. A tile of W columns is one head, or two that are neighbours in memory.
 template <int W_, int kHeads_, int kGroups_, int kTensors_, int kStages_, int kSlots_,
           int kScratch_, int kMovers = 64>
 struct TileMemory {

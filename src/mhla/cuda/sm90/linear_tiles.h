@@ -44,7 +44,8 @@ struct TileLayout {
   int grid[3];           // tokens along an axis
   int step[3], rest[3];  // block i of an axis starts at i * step + i * rest / counts
   int kinds;
-  int whole;  // all blocks fill the box
+  int whole;      // all blocks fill the box
+  int one_slice;  // and are one slice each
   TileShape shapes[2];
   // The box that all blocks fit: a place in it, in raster order, is a slot.
   int box[3];
@@ -124,10 +125,12 @@ struct SlabArgs {
   TensorMap weights;  // [rows][columns], padded with zeros
   TensorMap in, out;  // [pair][block][entries]
   int pairs, slabs;   // slabs of a pair
+  Divisor by_slabs;
   // Up to 64 blocks the weights come as they are, in f32; lower: those above the diagonal are zero.
   const float* mixing;
   std::int64_t row_stride, column_stride;
   int rows, columns, lower;
+  int early;  // they may be read before the kernel before has ended
 };
 struct SlabKernel {
   void (*entry)(SlabArgs);
