@@ -204,7 +204,7 @@ void tensor_load(const Instruction& in, Frame& frame) {
 }
 void tensor_store(const Instruction& in, Frame& frame) {
   const Box box = read_box(in, frame, in.arguments[0]);
-  check_waited(in.name.c_str());
+  check_given(in.name.c_str(), box.map.data, span_of(box.map));
   const auto address = static_cast<std::uint32_t>(frame.read(in.arguments[1]));
   unsigned char* from = shared_pointer(address, box.bytes(), alignment_of(box), in.name.c_str());
   unsigned char* window = window_of(from, address);

@@ -500,7 +500,7 @@ void check_given(const char* what, const unsigned char* at, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(at);
   const auto found = writers.lower_bound(first / kPage * kPage);
   for (auto page = found; page != writers.end() && page->first < first + bytes; ++page) {
-    if (dependent && !current->waited && page->second >= settled) {
+    if (dependent && !current->waited && page->second >= settled && page->second < launches) {
       stop(std::string(what) + " in a thread that has not waited for what wrote it");
     }
   }
