@@ -29,6 +29,9 @@ CASES = [
     Case(sequence(240, block=8), dk=48, dv=64, mask="block_causal"),
     Case(sequence(470, block=2), heads=1, dk=32, dv=64, mask="causal"),  # wide groups of rows
     dataclasses.replace(LM, batch=50, heads=4, layout=sequence(70, block=32)),  # wide thread blocks
+    dataclasses.replace(LM, strides="misaligned"),
+    dataclasses.replace(LM, layout=sequence(300, block=7), per_head=True),
+    dataclasses.replace(LM, layout=sequence(300, block=128)),  # more tokens than one product has
     dataclasses.replace(LM, feature_map="identity"),  # sums that cancel: roundings show most
     Case(sequence(300, block=144), dk=64, mask="causal"),  # too long to be stored in 16 bits
     Case(sequence(200, block=100), dk=64, dv=80, mask="block_causal", separate=True,

@@ -25,7 +25,7 @@ struct Setup {
                                // phi(k_den) (dk); shared_position: phi(q_den_w) . z_b (C); none: 0
 
   // Summaries in memory, lane by lane: dk rows of dv numbers, then the denominator's; rows are
-  // padded to whole vectors with zeros.
+  // padded to whole vectors with zeros. An engine may keep the numbers of a lane in another order.
   std::int64_t row = 0;     // numbers between the rows of a summary
   std::int64_t den_at = 0;  // where a lane's denominator begins
   std::int64_t width = 0;   // numbers of a lane

@@ -86,8 +86,8 @@ inline void allow_shared(const void* kernel, int bytes) {
   most = bytes;
 }
 
-// dependent: the kernel calls ptx::begin_after_previous first and may be set up before the previous
-// kernel of the stream has ended.
+// dependent: the kernel may begin before the previous kernel of the stream has ended, and waits for
+// it (ptx::begin_after_previous) before it touches what kernels of the same call make.
 template <typename Args>
 void launch(void (*kernel)(Args), const Grid& grid, int threads, int shared_bytes, void* stream,
             const Args& args, bool dependent = false) {

@@ -246,6 +246,12 @@ class Engine final : public streaming::Engine<float> {
                       p.normalizer == Normalizer::none && p.mask == Mask::causal
                   ? 1
                   : 0;
+    if (a.usual &&
+        (a.row != state::kUsualRow || a.key != state::kUsualKey || a.slice != state::kUsualSlice ||
+         a.slices != state::kFold || a.width != state::kUsualKey * state::kUsualRow)) {
+      fail(ErrorCode::internal, kWhere, "matrices of ", a.key, " x ", a.row, " in ", a.slices,
+           " slices");
+    }
     a.tokens_at_once = p.dk <= 128 ? 64 : p.dk <= 256 ? 32 : 16;
   }
 

@@ -1,5 +1,6 @@
 // The implementation "cuda.dense": scores in tiles on the chip, for short sequences on Hopper.
 #include <algorithm>
+#include <limits>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
@@ -365,6 +366,7 @@ bool backward_whole(const PlanData& data, const PreparedWhole& whole, const Back
   for (const RowTensor& tensor :
        {args.q, args.k, args.v, args.d_o, args.d_q, args.d_k, args.d_v, o}) {
     if (tensor.data != nullptr && !tensor.vectors) return false;
+    if (tensor.token_stride > std::numeric_limits<int>::max() / 2) return false;  // in bytes
   }
   if (args.items == 0) return false;
   if (shared) {

@@ -113,7 +113,7 @@ class WholeLoader {
   // A chunk of every row.
   struct Source {
     const T* data;
-    int row_bytes;  // 129 rows of more than 2^31 do not fit a device
+    int row_bytes;  // backward_whole refuses others
     bool inside;    // of the width
 
     __device__ __forceinline__ Source(const T* head, const RowTensor& tensor, int chunk, int width)
