@@ -394,6 +394,19 @@ def test_axial_rotary_divides_the_pairs_among_the_axes():
 
 
 @pytest.mark.parametrize("op", [ops.rotary_grid, ops.rotary_axes])
+def test_rotary_takes_tensors_and_gradients_from_anywhere(op):
+    shape, count = (2, 6, 1, 8), 96
+    x, gradient = torch.randn(count + 1)[1:].view(shape), torch.randn(count + 1)[1:].view(shape)
+    assert x.storage_offset() == gradient.storage_offset() == 1
+    leaf = x.clone().requires_grad_()
+    aligned, = torch.autograd.grad(op(leaf, (2, 3)), leaf, gradient.clone())
+    torch.testing.assert_close(op(x, (2, 3)), op(leaf.detach(), (2, 3)), rtol=0, atol=0)
+    x.requires_grad_()
+    ours, = torch.autograd.grad(op(x, (2, 3)), x, gradient)
+    torch.testing.assert_close(ours, aligned, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("op", [ops.rotary_grid, ops.rotary_axes])
 def test_a_grid_that_does_not_fit_the_tokens_is_refused(op):
     with pytest.raises(RuntimeError, match="expected 12 tokens"):
         op(torch.randn(1, 15, 2, 8), (3, 4))

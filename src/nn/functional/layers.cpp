@@ -72,13 +72,21 @@ Turn turn_of(const Tensor& x, const std::string& what, const MakeAngles& make_an
 // A compiler that traces sees a tensor of Python's; it fuses the real form and knows no other.
 bool is_traced(const Tensor& x) { return x.key_set().has(c10::DispatchKey::Python); }
 
+// Numbers that at::view_as_complex takes: pairs begin where two numbers do.
+Tensor at_even_offset(const Tensor& x) {
+  return x.defined() && x.storage_offset() % 2 != 0 ? x.clone() : x;
+}
+
 Tensor rotate_pairs(const Tensor& x, const Turn& turn) {
   const auto& [cos, sin] = turn;
   if (auto done = turn_by_kernel(x, cos, sin, /*neighbours=*/true)) return *done;
   if (!is_traced(x)) {
     // One product of complex numbers instead of six operations: a third of the memory traffic.
-    const Tensor pairs = at::view_as_complex(wide(x).contiguous().unflatten(-1, {-1, 2}));
-    return at::view_as_real(pairs * at::complex(cos, sin)).flatten(-2).to(x.scalar_type());
+    const Tensor even = at_even_offset(wide(x).contiguous());
+    const Tensor pairs = at::view_as_complex(even.unflatten(-1, {-1, 2}));
+    const Tensor turned = at::view_as_real(pairs * at::complex(cos, sin)).flatten(-2);
+    if (turned.requires_grad()) turned.register_hook(at_even_offset);
+    return turned.to(x.scalar_type());
   }
   const Tensor pairs = wide(x).unflatten(-1, {-1, 2});
   const Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
