@@ -59,6 +59,16 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const BoxStart
       "r"(from), "r"(start.column), "r"(start.token), "r"(start.head), "r"(start.batch)
       : "memory");
 }
+// The same for data that is not wanted in the L2 cache for long.
+__device__ __forceinline__ void store_box_once(const CUtensorMap& map, const BoxStart& start,
+                                               std::uint32_t from) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint"
+      " [%0, {%2, %3, %4, %5}], [%1], policy;\n}\n" ::"l"(&map),
+      "r"(from), "r"(start.column), "r"(start.token), "r"(start.head), "r"(start.batch)
+      : "memory");
+}
 __device__ __forceinline__ void store_commit() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }

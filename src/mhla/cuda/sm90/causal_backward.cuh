@@ -120,8 +120,8 @@ __device__ __forceinline__ void copy_gradient(const CausalGradientArgs& args,
       const int summary = work.pair % args.slots * args.blocks + work.block;
       const BoxStart matrix{c % 2 * 64, (summary * 2 + c / 2) * kGradientWidth, 0, 0};
       if (c == 0) order.await(work.pair);
-      if (!first) copy_box(shared.mixed(stage), args.mixed, matrix, landed);
-      if (!last) copy_box(shared.gradient(stage), args.gradient, matrix, landed);
+      if (!first) copy_box_once(shared.mixed(stage), args.mixed, matrix, landed);
+      if (!last) copy_box_once(shared.gradient(stage), args.gradient, matrix, landed);
     }
   }
 }
@@ -215,7 +215,7 @@ __device__ __forceinline__ void store_rows_gradient(const CausalGradientArgs& ar
     __syncwarp();
     if (lane == 0) {
       start.column = first;
-      store_box(map, start, out);
+      store_box_once(map, start, out);
       store_commit();
     }
   }
@@ -372,8 +372,8 @@ __device__ __forceinline__ void compute_values_gradient(const CausalGradientArgs
       fence_async();
       __syncwarp();
       if (lane == 0) {
-        store_box(args.d_v, {c * 64, work.block * kTile + warp % 4 * 16, work.head, work.batch},
-                  out);
+        store_box_once(args.d_v,
+                       {c * 64, work.block * kTile + warp % 4 * 16, work.head, work.batch}, out);
         store_commit();
       }
     }

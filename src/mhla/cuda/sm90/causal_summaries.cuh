@@ -74,12 +74,12 @@ __device__ __forceinline__ void copy_summaries(const CausalSummaryArgs& args,
     BoxStart start{0, work.block * kTile, work.head, work.batch};
 #pragma unroll
     for (int i = 0; i < kGradientWidth / 64; ++i, start.column += 64) {
-      copy_box(shared.x(stage) + i * kBoxBytes, args.x[work.kind], start, landed);
+      copy_box_once(shared.x(stage) + i * kBoxBytes, args.x[work.kind], start, landed);
     }
     start.column = 0;
 #pragma unroll
     for (int i = 0; i < kSummaryWidth / 64; ++i, start.column += 64) {
-      copy_box(shared.y(stage) + i * kBoxBytes, args.y[work.kind], start, landed);
+      copy_box_once(shared.y(stage) + i * kBoxBytes, args.y[work.kind], start, landed);
     }
   }
 }

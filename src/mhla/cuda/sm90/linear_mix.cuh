@@ -95,7 +95,7 @@ __device__ __forceinline__ void take_weights(const SlabArgs& args, const M& memo
     const int n = static_cast<int>(threadIdx.x) + i * kThreads, row = n / 32, column = n % 32 * 2;
     const auto weight = [&](int c) {
       const bool is_read = row < args.rows && c < args.columns && (!args.lower || c <= row);
-      return is_read ? args.mixing[row * args.row_stride + c * args.column_stride] : 0.f;
+      return is_read ? __ldcg(args.mixing + row * args.row_stride + c * args.column_stride) : 0.f;
     };
     pairs[i] = make_float2(weight(column), weight(column + 1));
   }
