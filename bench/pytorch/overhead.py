@@ -175,6 +175,8 @@ def main():
     parser.add_argument("--module", default=str(ROOT / "build/release/bench/libmhla_bench_raw.so"))
     parser.add_argument("--rounds", type=int, default=80)
     arguments = parser.parse_args()
+    if not Path(arguments.module).exists():
+        parser.error(f"{arguments.module} is not there: cmake --build --preset release --target mhla_bench_raw")
     torch.set_num_threads(1)
     keep_freed_memory()
     torch.ops.load_library(arguments.module)
