@@ -30,6 +30,7 @@ namespace cuda {
 MHLA_ABSENT(linear)
 MHLA_ABSENT(tf32)
 MHLA_ABSENT(causal)
+MHLA_ABSENT(columns)
 MHLA_ABSENT(dense)
 MHLA_ABSENT(fused)
 
@@ -54,7 +55,7 @@ MHLA_ABSENT_WIDTHS(tf32)
 
 std::vector<const Implementation*> cuda_implementations() {
   std::vector<const Implementation*> all = {
-      &cuda::fused_implementation(), &cuda::causal_implementation(), &cuda::dense_implementation(),
+      &cuda::fused_implementation(), &cuda::causal_implementation(), &cuda::columns_implementation(), &cuda::dense_implementation(),
       &cuda::linear_implementation(), &cuda::tf32_implementation()};
   std::erase(all, &kAbsent);
   return all;

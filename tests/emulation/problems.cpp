@@ -52,6 +52,24 @@ std::vector<std::string> causal_more() {
           "sequence=64 block=64 heads=1 dk=40 dv=72" + form};
 }
 
+std::vector<std::string> columns() {
+  const std::string form = " mask=causal normalizer=none scale=0.1 dtype=bf16";
+  return {"sequence=1100 block=64 heads=1 dk=128 dv=64" + form};
+}
+std::vector<std::string> columns_more() {
+  const std::string form = " mask=causal normalizer=none scale=0.1 dtype=bf16";
+  std::vector<std::string> all;
+  for (const int tokens : {1, 64, 128, 190, 500, 513, 640, 1024, 1030, 1537, 1800, 2048}) {
+    all.push_back("sequence=" + std::to_string(tokens) + " block=64 heads=1 dk=128 dv=128" + form);
+  }
+  for (const std::string feature_map : {"relu", "elu1", "identity"}) {
+    all.push_back("sequence=1300 block=64 heads=2 dk=128 dv=256 feature_map=" + feature_map + form);
+  }
+  all.push_back("sequence=1700 block=64 batch=2 heads=3 dk=100 dv=72 mixing_per_head=true" + form);
+  all.push_back("sequence=700 block=64 heads=2 dk=72 dv=40" + form + " gap=3");
+  return all;
+}
+
 std::vector<std::string> fused() {
   return {"grid=16x16 block=8x8 heads=3 dk=64 dv=64 dtype=bf16",
           "grid=32x24 block=8x8 heads=1 dk=32 dv=32 normalizer=shared_position dtype=bf16",
@@ -119,6 +137,7 @@ std::vector<std::string> problems(const std::string& implementation, bool few) {
     std::vector<std::string> (*more)();
   } kLists[] = {{"cuda.dense", dense, dense_more},
                 {"cuda.causal", causal, causal_more},
+                {"cuda.columns", columns, columns_more},
                 {"cuda.fused", fused, fused_more},
                 {"cuda.linear", linear, linear_more}};
   std::vector<std::string> all;

@@ -82,9 +82,15 @@ __device__ __forceinline__ void store_wait_all() {
   asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 
-// The same for all but the last group that this thread committed.
-__device__ __forceinline__ void store_wait_before() {
-  asm volatile("cp.async.bulk.wait_group 1;\n" ::: "memory");
+// The same for all but the last groups that this thread committed.
+template <int kPending>
+__device__ __forceinline__ void store_wait_but() {
+  asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Orders accesses of the engine to memory after those before, and the other way round.
+__device__ __forceinline__ void fence_engine() {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
 
 // A tile of kColumns columns as the engine writes it: a row of 128, 64 or 16 bytes for every token.

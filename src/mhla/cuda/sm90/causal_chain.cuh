@@ -23,10 +23,6 @@ __device__ __forceinline__ void await_count(const unsigned* counter, unsigned co
 __device__ __forceinline__ void add_count(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(counter) : "memory");
 }
-// Orders accesses of the copy engine to memory after those before, and the other way round.
-__device__ __forceinline__ void fence_engine() {
-  asm volatile("fence.proxy.async.global;\n" ::: "memory");
-}
 
 // By one thread of a warpgroup: its half of a summary may be written, and is there.
 struct SummaryOrder {

@@ -250,7 +250,7 @@ struct CausalTile {
     for (int i = 0; i < DV / 2; ++i) o[i] = 0.f;
   }
   // 16 rows a warp leave through its part of shared memory, 64 columns at a time in two boxes.
-  __device__ __forceinline__ void store(const CausalArgs& args, std::uint32_t out,
+  __device__ __forceinline__ void store(const CUtensorMap& to, std::uint32_t out,
                                         BoxStart start) const {
     constexpr int kBox = 16 * 128, kBoxes = DV < 128 ? 1 : 2;
     const int lane = threadIdx.x % 32;
@@ -266,7 +266,7 @@ struct CausalTile {
       fence_async();
       __syncwarp();
       if (lane == 0) {
-        store_box(args.o, start, box);
+        store_box(to, start, box);
         store_commit();
       }
     }
@@ -399,7 +399,7 @@ __device__ __forceinline__ void compute_causal(const CausalArgs& args,
       wgmma_commit();
       wgmma_wait<0>();
       release_values();
-      t.store(args, out, {0, tile * kTile + warp % 4 * 16, work.head, work.batch});
+      t.store(args.o, out, {0, tile * kTile + warp % 4 * 16, work.head, work.batch});
     }
     // Keys that only the other warpgroup sees
     for (int key = keys; key < work.keys(); ++key) {

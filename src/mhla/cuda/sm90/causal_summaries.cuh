@@ -152,7 +152,7 @@ __device__ __forceinline__ void compute_summaries(const CausalSummaryArgs& args,
       }
       store_commit();
       if (before >= 0) {  // which has had the time of this one to get there
-        store_wait_before();
+        store_wait_but<1>();
         order.done(before);
       }
     }

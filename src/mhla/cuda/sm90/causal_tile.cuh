@@ -69,6 +69,20 @@ __device__ __forceinline__ void load_columns(std::uint32_t (&a)[kTile / 16][4], 
   }
 }
 
+// The same columns back to their box.
+__device__ __forceinline__ void store_columns(std::uint32_t box,
+                                              const std::uint32_t (&a)[kTile / 16][4]) {
+  const int lane = threadIdx.x % 32, chunk = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
+  const std::uint32_t at = box + Box::chunk(lane % 8 + lane / 16 * 8, chunk);
+#pragma unroll
+  for (int s = 0; s < kTile / 16; ++s) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(
+                     at + s * 16 * 128),
+                 "r"(a[s][0]), "r"(a[s][1]), "r"(a[s][2]), "r"(a[s][3])
+                 : "memory");
+  }
+}
+
 // Bytes as they lie, to shared memory (the barrier counts them) and from there.
 __device__ __forceinline__ void copy_linear(std::uint32_t to, const void* from, int bytes,
                                             std::uint32_t barrier) {

@@ -51,6 +51,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
+// After a wait: no use of the sums moves before it.
+template <int kSize>
+__device__ __forceinline__ void hold(float (&d)[kSize]) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // Operand lists of 4 accumulators a group of 8 columns.
 #define MHLA_R1 "%0,%1,%2,%3"
 #define MHLA_R2 MHLA_R1 ",%4,%5,%6,%7"
