@@ -1,7 +1,9 @@
 """One token at a time: a step after a short and after a long prompt, and the mean over a block.
 
-The floor is reading the state once: the f32 matrix of dk x dv of every head. States are branches of
-one another and take turns, so that none finds its matrices in the cache.
+The floor is reading the state once: the f32 matrix of dk x dv of every head, by the bandwidth of a
+copy. A kernel that does only this is timed beside it: of a small state it takes much longer than the
+floor, as a launch does. States are branches of one another and take turns, so that none finds its
+matrices in the cache.
 """
 
 import dataclasses
@@ -91,7 +93,9 @@ def measure(shape, bandwidth, device, log):
     worst = error(case, device)
     log(f"  state: error {worst:.2f} of the limit")
     in_stream, in_graph = launch.empty_microseconds(device)
-    log(f"  an empty kernel: {in_stream:.2f} us in a stream, {in_graph:.2f} us in a graph")
+    reading = launch.read_microseconds(shape.floor_bytes(), device)
+    log(f"  an empty kernel: {in_stream:.2f} us in a stream, {in_graph:.2f} us in a graph; "
+        f"one that reads the state: {'not timed (no Triton)' if reading is None else f'{reading:.2f} us'}")
     prompt = dataclasses.replace(case, layout=sequence(PIECE, block=block))
     tokens = {n: t for n, t in make_inputs(prompt, 1, device).items() if n in ("q", "k", "v")}
     o = torch.empty(case.batch, PIECE, case.heads, case.width, dtype=case.dtype, device=device)
@@ -119,14 +123,15 @@ def measure(shape, bandwidth, device, log):
         host = host_microseconds(walk, 0, block)
         ms, mean = statistics.median(inside), statistics.mean(means)
         name = f"{shape.name}@{position // 1024}k"
-        log(f"  {name}: step {ms * 1e3:.2f} us, {ms / floor:.2f} x floor ({floor * 1e3:.2f} us); "
+        over = "" if reading is None else f", {ms * 1e3 / reading:.2f} x a kernel that reads it"
+        log(f"  {name}: step {ms * 1e3:.2f} us, {ms / floor:.2f} x floor ({floor * 1e3:.2f} us){over}; "
             f"mean over a block {mean * 1e3:.2f} us; host {host:.2f} us; "
             f"{position - before} tokens read in {read_ms:.1f} ms; {state.bytes / 2**20:.0f} MiB")
         rows.append(dict(shape=name, what="forward", problem=prompt.text(device), planned="state",
                          refused={}, floor_ms=floor, target=1.5, baselines={},
                          baseline_failures={}, input_sets=shape.states, seed=1,
                          implementation="state", ms=ms, multiple=ms / floor, block_ms=mean,
-                         host_us=host, empty_us=in_stream, empty_graph_us=in_graph,
+                         host_us=host, empty_us=in_stream, empty_graph_us=in_graph, read_us=reading,
                          error_over_limit=worst, worst_result="o",
                          forward_workspace_bytes=state.bytes, backward_workspace_bytes=0, ratio={}))
         del walk

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import subprocess
 import sys
 
 import pytest
@@ -103,3 +104,11 @@ def test_the_authors_chunk_loop_is_the_causal_form_without_normalizer():
     truth, _ = oracle.run(oracle.dense, case, inputs, torch.float64)
     o = peers.composition(case)(*(inputs[n] for n in ("q", "k", "v", "mixing")))
     torch.testing.assert_close(o.double(), truth["o"], rtol=1e-2, atol=1e-2)
+
+
+def test_the_kernel_that_a_decode_step_is_compared_with_reads_every_number():
+    pytest.importorskip("triton")
+    script = "import sys; sys.path.append(sys.argv[1]); import reading; reading.check('cpu')"
+    folder = os.path.join(os.path.dirname(__file__), "../../bench/cuda_support")
+    subprocess.run([sys.executable, "-c", script, folder], check=True,
+                   env={**os.environ, "TRITON_INTERPRET": "1"})
