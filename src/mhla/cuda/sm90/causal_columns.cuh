@@ -121,11 +121,9 @@ __device__ __forceinline__ void copy_columns(const ColumnsArgs& args, const Colu
 
 // What a warp that makes and mixes summaries does. Blocks go in twos, 2n and 2n + 1: S~ of both is
 // summed at once (`row`), which reads summaries half as often.
-template <typename Map>
 struct ColumnSummaries {
   const ColumnsArgs& args;
   const ColumnsShared& shared;
-  const Map& map;
   int warp;
   ColumnRows rows;
   unsigned char* kept;  // the warp's rows of the groups in memory
@@ -136,25 +134,29 @@ struct ColumnSummaries {
   std::uint32_t k[kTile / 16][4];  // 16 columns of the keys of the next summary
   ColumnSums d, row[2];
 
-  __device__ __forceinline__ ColumnSummaries(const ColumnsArgs& a, const ColumnsShared& s,
-                                             const Map& m)
+  __device__ __forceinline__ ColumnSummaries(const ColumnsArgs& a, const ColumnsShared& s)
       : args(a),
         shared(s),
-        map(m),
         warp(static_cast<int>(threadIdx.x / 32)),
         rows(s.slot(0) + warp * ColumnsPlan::kWarpRows),
         kept(static_cast<unsigned char*>(a.kept) +
              static_cast<std::int64_t>(blockIdx.x) * a.keeps * kColumnsGroup * ColumnsPlan::kSlot +
              warp * ColumnsPlan::kWarpRows) {}
 
+  template <Feature kFeature>
+  __device__ __forceinline__ void map_columns() {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) k[i / 4][i % 4] = feature_pair<bf16, kFeature>(k[i / 4][i % 4]);
+  }
   // phi of 16 columns of the next keys, to registers and back to where they lay.
   __device__ __forceinline__ void map_keys() {
     const std::uint32_t box = shared.k(keys.stage) + warp / 4 * kBoxBytes;
     barrier_wait(shared.k_landed(keys.stage), keys.parity);
     load_columns(k, box);
     if (args.feature != Feature::identity) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) k[i / 4][i % 4] = map(k[i / 4][i % 4]);
+      if (args.feature == Feature::relu) map_columns<Feature::relu>();
+      if (args.feature == Feature::relu_eps) map_columns<Feature::relu_eps>();
+      if (args.feature == Feature::elu1) map_columns<Feature::elu1>();
       store_columns(box, k);
       fence_async();
     }
@@ -285,7 +287,7 @@ struct ColumnSummaries {
     }
     return true;
   }
-  __device__ __forceinline__ void run(const ColumnsItem& item) {
+  __device__ __forceinline__ void walk(const ColumnsItem& item) {
     const ColumnWeights weights(args, item.head);
     fence_engine();  // what was kept of the item before has been read
     map_keys();
@@ -293,6 +295,10 @@ struct ColumnSummaries {
     begin_rows(0, false);
     for (int block = 0; even(block) && odd(block + 1, weights); block += 2) {
     }
+  }
+  __device__ __forceinline__ void run() {
+    each_item(args, [&](const ColumnsItem& item) { walk(item); });
+    if (threadIdx.x % 32 == 0) store_wait_read();
   }
 };
 
@@ -385,14 +391,6 @@ struct ColumnResults {
   }
 };
 
-template <typename Map>
-__device__ __forceinline__ void summarize_columns(const ColumnsArgs& args,
-                                                  const ColumnsShared& shared, const Map& map) {
-  ColumnSummaries<Map> summaries(args, shared, map);
-  each_item(args, [&](const ColumnsItem& item) { summaries.run(item); });
-  if (threadIdx.x % 32 == 0) store_wait_read();
-}
-
 __global__ void __launch_bounds__(kColumnsThreads, 1)
     causal_columns(const __grid_constant__ ColumnsArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -408,12 +406,7 @@ __global__ void __launch_bounds__(kColumnsThreads, 1)
     ColumnResults{args, shared}.run();
   } else {
     take_registers<kSummaryRegisters>();
-    if (args.feature == Feature::elu1) {
-      summarize_columns(args, shared,
-                        [](std::uint32_t x) { return feature_pair<bf16, Feature::elu1>(x); });
-    } else {
-      summarize_columns(args, shared, PairMap<bf16>(args.feature));
-    }
+    ColumnSummaries(args, shared).run();
   }
 }
 
