@@ -310,17 +310,8 @@ struct ColumnResults {
   KeyRing keys = {};
   QueryRing queries = {};
   ValueRing values = {};
-  unsigned parity = 0;   // bit i: of ready(i)
-  int stored_from = -1;  // the stage of q whose place the results of the block before had
+  unsigned parity = 0;  // bit i: of ready(i)
 
-  // Results leave through the place of the queries they are of.
-  __device__ __forceinline__ void release_queries() {
-    if (stored_from >= 0 && lane == 0) {
-      store_wait_read();
-      barrier_arrive(shared.q_empty(stored_from));
-    }
-    stored_from = -1;
-  }
   __device__ __forceinline__ void make(const ColumnsItem& item, int block, float weight) {
     const int slot = block % kColumnsGroup;
     CausalTile<128, kColumnsWidth> t;
@@ -335,7 +326,6 @@ struct ColumnResults {
     wgmma_fence();
     t.issue_scores(q, shared.k(keys.stage));
     wgmma_commit();
-    release_queries();
     if (block > 0) {
       barrier_wait(shared.ready(slot), parity >> slot & 1);
       parity ^= 1u << slot;
@@ -365,9 +355,12 @@ struct ColumnResults {
     hold(t.o);
     release_buffer(shared.v_empty(values.stage));
     values.next();
+
+    // Results leave through the place of their queries, which then is free.
     t.store(args.o, shared.q(queries.stage) + warp * ColumnsPlan::kWarpRows,
             {item.column, block * kTile + warp * 16, item.head, item.batch});
-    stored_from = queries.stage;
+    if (lane == 0) store_wait_read();
+    release_buffer(shared.q_empty(queries.stage));
     queries.next();
   }
   // o = phi(q) S~
@@ -387,7 +380,6 @@ struct ColumnResults {
         make(item, block, weights.one(block, block));
       }
     });
-    if (lane == 0) store_wait_read();
   }
 };
 
