@@ -55,8 +55,9 @@ MHLA_ABSENT_WIDTHS(tf32)
 
 std::vector<const Implementation*> cuda_implementations() {
   std::vector<const Implementation*> all = {
-      &cuda::fused_implementation(), &cuda::causal_implementation(), &cuda::columns_implementation(), &cuda::dense_implementation(),
-      &cuda::linear_implementation(), &cuda::tf32_implementation()};
+      &cuda::fused_implementation(),   &cuda::causal_implementation(),
+      &cuda::columns_implementation(), &cuda::dense_implementation(),
+      &cuda::linear_implementation(),  &cuda::tf32_implementation()};
   std::erase(all, &kAbsent);
   return all;
 }

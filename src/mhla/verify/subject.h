@@ -18,7 +18,7 @@ struct Subject {
   std::function<void(const Plan&, const ForwardInputs&, const ForwardOutputs&, const Workspace&)>
       forward;
   std::function<void(const Plan&, const BackwardInputs&, const BackwardOutputs&, const Workspace&)>
-      backward;  // none: only the forward is tried
+      backward;         // none: only the forward is tried
   double roundoff = 0;  // of its products, where it is not that of the dtype
 };
 

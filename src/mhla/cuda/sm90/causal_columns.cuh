@@ -217,12 +217,12 @@ struct ColumnSummaries {
   // S~' of the blocks of a group: what they see of earlier groups.
   __device__ __forceinline__ void mix_groups(const ColumnWeights& weights, int group) {
     if (threadIdx.x % 32 == 0) {
-      store_wait_read();                           // the slots will be written
+      store_wait_read();                               // the slots will be written
       if (group > 1) store_wait_but<kColumnsGroup>();  // what earlier groups stored is there
       fence_engine();
     }
     __syncwarp();
-    FarColumns(args, rows.base, kept).mix(weights, group);
+    FarColumns{rows.base, kept}.mix(weights, group);
   }
   // The sums of two blocks before the summary of the block before them.
   __device__ __forceinline__ void begin_rows(int first, bool far) {

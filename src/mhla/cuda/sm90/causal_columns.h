@@ -1,8 +1,9 @@
 // What the host tells the causal forward that keeps summaries on the chip, and its shared memory.
 //
 // A thread block owns 64 columns of dv of a pair (batch entry, head) and walks the sequence once:
-// block by block it makes the summary's part of 128 x 64, mixes those of earlier blocks into S~, and
-// reads q out. Parts of the last eight blocks lie in shared memory, those before them in memory.
+// block by block it makes the summary's part of 128 x 64, mixes those of earlier blocks into S~,
+// and reads q out. Parts of the last eight blocks lie in shared memory, those before them in
+// memory.
 #pragma once
 
 #include <cuda.h>
@@ -20,7 +21,7 @@ inline constexpr int kColumnsMost = 32;   // blocks of a sequence: the weights o
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4;
 inline constexpr int kColumnsThreads = 512;
 // NOTE: setmaxnreg deals out 128 registers for each of 512 threads.
-inline constexpr int kSummaryRegisters = 168, kResultRegisters = 152, kColumnsLoaderRegisters = 24;
+inline constexpr int kSummaryRegisters = 176, kResultRegisters = 136, kColumnsLoaderRegisters = 24;
 static_assert(2 * kSummaryRegisters + kResultRegisters + kColumnsLoaderRegisters <= 4 * 128);
 
 struct ColumnsArgs {
@@ -28,8 +29,8 @@ struct ColumnsArgs {
   int blocks;              // of 64 tokens, the last may be shorter
   int parts, items;        // parts of a pair, of all pairs
   int heads, dk;
-  void* kept;    // [thread block][group][slot]: parts of 128 x 64 as they lay in shared memory
-  int keeps;     // groups that are kept: all but the last two
+  void* kept;  // [thread block][group][slot]: parts of 128 x 64 as they lay in shared memory
+  int keeps;   // groups that are kept: all but the last two
   Feature feature;
   float scale;
   const float* mixing;  // [H or 1][blocks][blocks]
@@ -39,8 +40,8 @@ struct ColumnsArgs {
 // Byte offsets. Keys are mapped a block ahead, so that they have one more stage.
 struct ColumnsPlan {
   static constexpr int kKeyStages = 3, kQueryStages = 2, kValueStages = 2;
-  static constexpr int kWarpRows = 16 * kColumnsWidth * 2;         // bytes of a warp's rows
-  static constexpr int kSlot = kSummaryWarps * kWarpRows;          // a part of 128 x 64
+  static constexpr int kWarpRows = 16 * kColumnsWidth * 2;  // bytes of a warp's rows
+  static constexpr int kSlot = kSummaryWarps * kWarpRows;   // a part of 128 x 64
   static constexpr int kTileBytes = kTile * 128 * 2, kValueBytes = kTile * kColumnsWidth * 2;
   static constexpr int kKeys = kColumnsGroup * kSlot;
   static constexpr int kQueries = kKeys + kKeyStages * kTileBytes;

@@ -55,7 +55,8 @@ struct DiagonalFactor {
   std::uint32_t word;
 
   __device__ __forceinline__ explicit DiagonalFactor(float weight) {
-    const int row = static_cast<int>(threadIdx.x % 32 / 4), column = static_cast<int>(threadIdx.x % 4) * 2;
+    const int row = static_cast<int>(threadIdx.x % 32 / 4),
+              column = static_cast<int>(threadIdx.x % 4) * 2;
     word = ptx::pack_bf16(row == column ? weight : 0.f, row == column + 1 ? weight : 0.f);
   }
   // d += weight * b, 16 rows of 8 columns
@@ -132,102 +133,76 @@ struct NearWeights {
   }
 };
 
-// Weights of the eight blocks of a group with those of two earlier ones, as first factors of a
-// product: in rows 0 to 7 rounded, in rows 8 to 15 what rounding left, so that the sum of two rows
-// has weights of 16 bits.
-struct FarColumnFactors {
-  std::uint32_t a[4];
+// Weights of the eight blocks of a group with those of two earlier ones, as second factors of a
+// product: lane (g, t) has those of block g with blocks 2t and 2t + 1 of either group.
+struct GroupWeights {
+  std::uint32_t b[2];
 
-  // `first`: of the rows. The other two: first blocks of the columns, none where negative.
+  // `first`: of the group's blocks. The other two: of the earlier ones; none where negative.
   __device__ __forceinline__ void load(const ColumnWeights& weights, int first, int one,
                                        int other) {
     const int lane = static_cast<int>(threadIdx.x % 32), row = first + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int group = half == 0 ? one : other, column = group + lane % 4 * 2;
-      const float x = group >= 0 ? weights.one(row, column) : 0.f;
-      const float y = group >= 0 ? weights.one(row, column + 1) : 0.f;
-      const std::uint32_t rounded = ptx::pack_bf16(x, y);
-      a[2 * half] = rounded;
-      a[2 * half + 1] = ptx::pack_bf16(x - low_half(rounded), y - high_half(rounded));
+      b[half] = group < 0 ? 0
+                          : ptx::pack_bf16(weights.one(row, column), weights.one(row, column + 1));
     }
   }
 };
 
-// Chunks of one place in two neighbouring slots, and of all eight over the four lanes of a quad:
-// element e of both is a second factor.
+// Chunks of one place in two neighbouring slots; a pair of their elements is a first factor.
 struct ChunkPair {
-  uint4 even, odd;
+  std::uint32_t even[4], odd[4];
 
-  __device__ __forceinline__ void clear() { even = odd = make_uint4(0, 0, 0, 0); }
-  __device__ __forceinline__ std::uint32_t factor(int e) const {
-    const std::uint32_t x = e < 2 ? even.x : e < 4 ? even.y : e < 6 ? even.z : even.w;
-    const std::uint32_t y = e < 2 ? odd.x : e < 4 ? odd.y : e < 6 ? odd.z : odd.w;
-    return __byte_perm(x, y, e % 2 == 0 ? 0x5410 : 0x7632);
+  __device__ __forceinline__ std::uint32_t elements(int e) const {
+    return __byte_perm(even[e / 2], odd[e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
   }
 };
-__device__ __forceinline__ uint4 load_chunk(std::uint32_t at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-__device__ __forceinline__ void store_chunk(std::uint32_t at, const std::uint32_t (&x)[4]) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),
-               "r"(x[3])
-               : "memory");
-}
 
 // What the blocks of a group see of all earlier groups, in place of the summaries of the last of
 // them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies chunk g of a row
-// of slots 2t and 2t + 1, and has chunks 2t and 2t + 1 of slot g afterwards.
+// of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards.
 struct FarColumns {
-  const ColumnsArgs& args;
-  std::uint32_t base;          // of the warp's rows of slot 0
-  const unsigned char* kept;   // the same of the groups in memory
-  int g, t;
-  FarColumnFactors factors[2];  // of the last group and the first, of the second
+  std::uint32_t base;         // of the warp's rows of slot 0
+  const unsigned char* kept;  // the same of the groups in memory
+  int g = static_cast<int>(threadIdx.x % 32 / 4), t = static_cast<int>(threadIdx.x % 4);
+  GroupWeights weights[2] = {};  // with the last group and the first, with the second
 
-  __device__ __forceinline__ FarColumns(const ColumnsArgs& a, std::uint32_t rows,
-                                        const unsigned char* earlier)
-      : args(a),
-        base(rows),
-        kept(earlier),
-        g(static_cast<int>(threadIdx.x % 32 / 4)),
-        t(static_cast<int>(threadIdx.x % 4)) {}
-
-  __device__ __forceinline__ int offset(int slot, int row) const {
-    return slot * ColumnsPlan::kSlot + ColumnRows::chunk(slot, row, g);
+  // Of the lane's chunk in an even slot; in the odd one after it: the same with another bit.
+  __device__ __forceinline__ int place(int row) const {
+    return 2 * t * ColumnsPlan::kSlot + ColumnRows::chunk(2 * t, row, g);
   }
+  static constexpr int kOdd = ColumnsPlan::kSlot;
   __device__ __forceinline__ void load_kept(ChunkPair& x, int group, int row) const {
     const unsigned char* from = kept + group * (kColumnsGroup * ColumnsPlan::kSlot);
-    x.even = __ldcg(reinterpret_cast<const uint4*>(from + offset(2 * t, row)));
-    x.odd = __ldcg(reinterpret_cast<const uint4*>(from + offset(2 * t + 1, row)));
+    const uint4 even = __ldcg(reinterpret_cast<const uint4*>(from + place(row)));
+    const uint4 odd = __ldcg(reinterpret_cast<const uint4*>(from + kOdd + (place(row) ^ 16)));
+    x = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
   }
   template <int kEarlier>
   __device__ __forceinline__ void mix_row(int row, const ChunkPair (&earlier)[2]) const {
-    ChunkPair last;
-    last.even = load_chunk(base + offset(2 * t, row));
-    last.odd = load_chunk(base + offset(2 * t + 1, row));
-    float c[8][4] = {};
+    const std::uint32_t even = base + place(row), odd = base + kOdd + (place(row) ^ 16);
+    ChunkPair x;
+    load_chunk(x.even, even);
+    load_chunk(x.odd, odd);
+    float c[4][4] = {};
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      ptx::mma_bf16(c[e], factors[0].a, last.factor(e), kEarlier > 0 ? earlier[0].factor(e) : 0);
-      if (kEarlier > 1) ptx::mma_bf16(c[e], factors[1].a, earlier[1].factor(e), 0);
-    }
-    __syncwarp();  // all have read the row
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      std::uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        x[i] = ptx::pack_bf16(c[2 * i][half] + c[2 * i][half + 2],
-                              c[2 * i + 1][half] + c[2 * i + 1][half + 2]);
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1),
+                                    kEarlier > 0 ? earlier[0].elements(2 * i) : 0,
+                                    kEarlier > 0 ? earlier[0].elements(2 * i + 1) : 0};
+      ptx::mma_bf16(c[i], last, weights[0].b[0], weights[0].b[1]);
+      if constexpr (kEarlier > 1) {
+        const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1),
+                                        0, 0};
+        ptx::mma_bf16(c[i], second, weights[1].b[0], 0);
       }
-      store_chunk(base + g * ColumnsPlan::kSlot + ColumnRows::chunk(g, row, 2 * t + half), x);
+      x.even[i] = ptx::pack_bf16(c[i][0], c[i][2]);
+      x.odd[i] = ptx::pack_bf16(c[i][1], c[i][3]);
     }
+    store_chunk(even, x.even);
+    store_chunk(odd, x.odd);
   }
   // kEarlier: groups before the last one. Their rows are asked for two ahead.
   template <int kEarlier>
@@ -247,15 +222,29 @@ struct FarColumns {
     }
   }
   // group: the one that is to come.
-  __device__ __forceinline__ void mix(const ColumnWeights& weights, int group) {
+  __device__ __forceinline__ void mix(const ColumnWeights& all, int group) {
     constexpr int kBlocks = kColumnsGroup;
     const int first = group * kBlocks;
-    factors[0].load(weights, first, first - kBlocks, group > 1 ? 0 : -1);
-    if (group > 2) factors[1].load(weights, first, kBlocks, -1);
+    weights[0].load(all, first, first - kBlocks, group > 1 ? 0 : -1);
+    if (group > 2) weights[1].load(all, first, kBlocks, -1);
     if (group == 1) mix_rows<0>();
     if (group == 2) mix_rows<1>();
     if (group == 3) mix_rows<2>();
     __syncwarp();
+  }
+
+ private:
+  static __device__ __forceinline__ void load_chunk(std::uint32_t (&x)[4], std::uint32_t at) {
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+  }
+  static __device__ __forceinline__ void store_chunk(std::uint32_t at,
+                                                     const std::uint32_t (&x)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(at), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
   }
 };
 static_assert(kColumnsMost <= 4 * kColumnsGroup);
