@@ -21,7 +21,7 @@ inline constexpr int kColumnsMost = 32;   // blocks of a sequence: the weights o
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4;
 inline constexpr int kColumnsThreads = 512;
 // NOTE: setmaxnreg deals out 128 registers for each of 512 threads.
-inline constexpr int kSummaryRegisters = 176, kResultRegisters = 136, kColumnsLoaderRegisters = 24;
+inline constexpr int kSummaryRegisters = 168, kResultRegisters = 152, kColumnsLoaderRegisters = 24;
 static_assert(2 * kSummaryRegisters + kResultRegisters + kColumnsLoaderRegisters <= 4 * 128);
 
 struct ColumnsArgs {
