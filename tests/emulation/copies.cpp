@@ -48,7 +48,7 @@ void arrive_after_copies(const Instruction& in, Frame& frame) {
                check_phase(barrier);
              },
          .owner = fiber,
-         .reads_shared = false});
+         .kind = Task::writes_shared});
 }
 
 void land(MemoryBarrier& barrier, int bytes) {
@@ -78,21 +78,30 @@ void bulk_load(const Instruction& in, Frame& frame) {
                land(barrier, bytes);
              },
          .owner = current,
-         .reads_shared = false});
+         .kind = Task::writes_shared});
 }
 
-// Bulk stores count for the thread that asked for them.
-void bulk_store_later(std::function<void()> run) {
+// A bulk store in two steps, each at its own time: `read` takes the bytes from shared memory and
+// returns what writes them. Both count for the thread that asked for the store.
+void bulk_store_later(std::function<std::function<void()>()> read) {
   Fiber* fiber = current;
   const std::uint64_t number = ++fiber->bulk_issued;
-  fiber->bulk_pending.insert(number);
+  fiber->bulk_unread.insert(number);
+  fiber->bulk_unwritten.insert(number);
   later({.run =
-             [=, run = std::move(run)] {
-               run();
-               fiber->bulk_pending.erase(number);
+             [=, read = std::move(read)] {
+               const std::function<void()> write = read();
+               fiber->bulk_unread.erase(number);
+               later({.run =
+                          [=] {
+                            write();
+                            fiber->bulk_unwritten.erase(number);
+                          },
+                      .owner = fiber,
+                      .kind = Task::writes_memory});
              },
          .owner = fiber,
-         .reads_shared = true});
+         .kind = Task::reads_shared});
 }
 void bulk_store(const Instruction& in, Frame& frame) {
   const auto bytes = static_cast<int>(frame.read(in.arguments[2]));
@@ -104,8 +113,11 @@ void bulk_store(const Instruction& in, Frame& frame) {
   check_waited(in.name.c_str());
   bulk_store_later([=] {
     check_fenced(block_of(from), from, bytes, "cp.async.bulk");
-    std::memcpy(to, from, bytes);
-    note_written(to, static_cast<std::size_t>(bytes));
+    const std::vector<unsigned char> read(from, from + bytes);
+    return [=] {
+      std::memcpy(to, read.data(), read.size());
+      note_written(to, read.size());
+    };
   });
 }
 void bulk_commit(const Instruction&, Frame&) {
@@ -113,11 +125,10 @@ void bulk_commit(const Instruction&, Frame&) {
 }
 void bulk_wait(const Instruction& in, Frame& frame) {
   const std::uint64_t pending = frame.read(in.arguments[0]);
-  auto& groups = current->bulk_groups;
-  while (groups.size() > pending) {
-    wait_for({.kind = Wait::bulk, .count = groups.front()});
-    groups.erase(groups.begin());
-  }
+  const auto& groups = current->bulk_groups;
+  if (groups.size() <= pending) return;
+  wait_for({.kind = in.has("read") ? Wait::bulk_read : Wait::bulk,
+            .count = groups[groups.size() - 1 - pending]});
 }
 
 // Calls row(shared offset, global address or null, bytes) for 16-byte chunks of a box.
@@ -200,7 +211,7 @@ void tensor_load(const Instruction& in, Frame& frame) {
                land(barrier, box.bytes());
              },
          .owner = current,
-         .reads_shared = false});
+         .kind = Task::writes_shared});
 }
 void tensor_store(const Instruction& in, Frame& frame) {
   const Box box = read_box(in, frame, in.arguments[0]);
@@ -210,10 +221,18 @@ void tensor_store(const Instruction& in, Frame& frame) {
   unsigned char* window = window_of(from, address);
   bulk_store_later([=] {
     check_fenced(block_of(from), from, box.bytes(), "cp.async.bulk.tensor");
+    struct Element {
+      unsigned char* to;
+      unsigned char bytes[8];
+    };
+    std::vector<Element> read;
     box.each(window, address & 0xffffff, [&](unsigned char* shared, unsigned char* global) {
-      if (global != nullptr) std::memcpy(global, shared, box.map.element);
+      if (global != nullptr) std::memcpy(read.emplace_back(global).bytes, shared, box.map.element);
     });
-    note_written(box.map.data, span_of(box.map));
+    return [box, read = std::move(read)] {
+      for (const Element& one : read) std::memcpy(one.to, one.bytes, box.map.element);
+      note_written(box.map.data, span_of(box.map));
+    };
   });
 }
 void tensor_prefetch(const Instruction& in, Frame& frame) {
@@ -237,7 +256,7 @@ void push(const Instruction& in, Frame& frame) {
                land(barrier, bytes);
              },
          .owner = current,
-         .reads_shared = false});
+         .kind = Task::writes_shared});
 }
 
 }  // namespace

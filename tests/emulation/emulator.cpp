@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 // Saves the registers a function must keep, changes stacks, restores them.
 extern "C" void emulator_switch(void** from, void* to);
@@ -48,6 +49,7 @@ std::map<const void*, Kernel> kernels;
 
 std::mt19937 random_bits(1);
 double early = 0;  // how likely background work is done at once
+bool writes_late = false;  // of bulk stores: not before they must
 const char* context = "";
 std::vector<Task> tasks;
 std::vector<Block*> running;
@@ -92,7 +94,11 @@ bool ready(const Fiber& fiber) {
     case Wait::barrier: return wait.at->generation != wait.generation;
     case Wait::memory: return wait.memory_at->phase != wait.count;
     case Wait::products: return fiber.block->warpgroups[fiber.thread / 128].done >= wait.count;
-    case Wait::bulk: return fiber.bulk_pending.empty() || *fiber.bulk_pending.begin() > wait.count;
+    case Wait::bulk:
+    case Wait::bulk_read: {
+      const auto& left = wait.kind == Wait::bulk ? fiber.bulk_unwritten : fiber.bulk_unread;
+      return left.empty() || *left.begin() > wait.count;
+    }
   }
   return false;
 }
@@ -115,6 +121,7 @@ std::string waiting_for(const Fiber& fiber) {
       break;
     case Wait::products: return "wgmma.wait_group";
     case Wait::bulk: return "cp.async.bulk.wait_group";
+    case Wait::bulk_read: return "cp.async.bulk.wait_group.read";
     default: return "its turn";
   }
   return text;
@@ -156,7 +163,7 @@ void fiber_main() {
     stop("a thread ended before its products did");
   }
   for (const Task& task : tasks) {
-    if (task.owner == &fiber && task.reads_shared) {
+    if (task.owner == &fiber && task.kind == Task::reads_shared) {
       stop("a thread ended while its bulk store may still read shared memory");
     }
   }
@@ -213,8 +220,9 @@ void end_block(Block* block) {
   delete block;
 }
 
-// One piece of background work; false if there is none that can be done.
-bool work() {
+// One piece of background work; false if there is none that can be done. Writes to memory may be
+// left until nobody can go on without them.
+bool work(bool stuck = false) {
   std::vector<Warpgroup*> groups;
   for (Block* block : running) {
     for (Warpgroup& group : block->warpgroups) {
@@ -223,16 +231,21 @@ bool work() {
       }
     }
   }
-  const std::size_t choices = tasks.size() + groups.size();
-  if (choices == 0) return false;
-  const std::size_t choice = random_bits() % choices;
-  if (choice < tasks.size()) {
-    const Task task = std::move(tasks[choice]);
-    tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(choice));
+  std::vector<std::size_t> choices;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (stuck || !writes_late || tasks[i].kind != Task::writes_memory) choices.push_back(i);
+  }
+  const std::size_t all = choices.size() + groups.size();
+  if (all == 0) return false;
+  const std::size_t choice = random_bits() % all;
+  if (choice < choices.size()) {
+    const auto place = tasks.begin() + static_cast<std::ptrdiff_t>(choices[choice]);
+    const Task task = std::move(*place);
+    tasks.erase(place);
     task.run();
     return true;
   }
-  Warpgroup& group = *groups[choice - tasks.size()];
+  Warpgroup& group = *groups[choice - choices.size()];
   Product* product = group.products.front();
   group.products.pop_front();
   execute(*product);
@@ -270,6 +283,7 @@ class Schedule {
       }
     }
     early = by_rank_ ? 0 : random_bits() % 3 * 0.5;
+    writes_late = random_bits() % 2 == 0;
     if (by_rank_) ranking_.push_back({nullptr, 0});
     std::shuffle(ranking_.begin(), ranking_.end(), random_bits);
   }
@@ -302,7 +316,7 @@ void run_together(const std::vector<Block*>& blocks) {
   while (std::any_of(blocks.begin(), blocks.end(), alive)) {
     bool progress = false, spins = false;
     schedule.round(progress, spins);
-    if (progress || work()) {
+    if (progress || work() || work(/*stuck=*/true)) {
       idle = 0;
       continue;
     }
@@ -311,7 +325,12 @@ void run_together(const std::vector<Block*>& blocks) {
       deadlock();
     }
   }
-  if (!tasks.empty()) stop("a thread block ended before a copy into its shared memory did");
+  for (const Task& task : std::exchange(tasks, {})) {
+    if (task.kind != Task::writes_memory) {
+      stop("a thread block ended before a copy into its shared memory did");
+    }
+    task.run();
+  }
   for (Block* block : blocks) end_block(block);
   running.clear();
 }

@@ -43,7 +43,7 @@ struct Copy {
 
 // What a fiber waits for.
 struct Wait {
-  enum Kind { nothing, barrier, memory, products, bulk, turn } kind = nothing;
+  enum Kind { nothing, barrier, memory, products, bulk, bulk_read, turn } kind = nothing;
   const char* what = "";
   int number = 0;
   const Barrier* at = nullptr;
@@ -66,7 +66,7 @@ struct Fiber {
   std::uint64_t copies_done = 0;  // of all this thread ever asked for
   std::vector<std::uint64_t> copy_groups;
   std::uint64_t bulk_issued = 0;
-  std::set<std::uint64_t> bulk_pending;  // numbers of stores that are not done
+  std::set<std::uint64_t> bulk_unread, bulk_unwritten;  // numbers of stores under way
   std::vector<std::uint64_t> bulk_groups;
   bool waited = false;  // itself, for the kernel before
   unsigned cluster_generation = 0;
@@ -162,7 +162,8 @@ void let_others_start();  // griddepcontrol.launch_dependents
 struct Task {
   std::function<void()> run;
   Fiber* owner;
-  bool reads_shared;  // of its owner, who must not end before
+  // Shared memory must not end before its copies: of reads the owner, of writes the thread block.
+  enum Kind { reads_shared, writes_shared, writes_memory } kind;
 };
 void later(Task task);
 void products_ready(Warpgroup& group);
