@@ -3,12 +3,12 @@
 //   nvcc -std=c++20 -arch=sm_90a -lineinfo tests/cuda/sanitizer_patterns.cu -o patterns
 //   compute-sanitizer --tool racecheck ./patterns lane    hazards: lane 0 arrives for its warp
 //   compute-sanitizer --tool racecheck ./patterns lanes   none: every lane arrives
-//   compute-sanitizer --tool memcheck ./patterns own      errors: a bulk copy to the own thread
-//   block compute-sanitizer --tool memcheck ./patterns other    none: the same copy to the
-//   neighbour
+//   compute-sanitizer --tool memcheck ./patterns own      errors: a bulk copy to the sender
+//   compute-sanitizer --tool memcheck ./patterns other    none: the same copy to the neighbour
 //
-// Every pattern checks its own result and exits 1 when it is wrong. See docs/kernels/dense.md and
-// docs/kernels/fused.md.
+// Every pattern checks its own result and exits 1 when it is wrong. `lane` is how our kernels are
+// built, `lanes` what MHLA_CUDA_EVERY_LANE makes of them for racecheck (docs/verification.md). See
+// docs/kernels/dense.md and docs/kernels/fused.md.
 #include <cstdint>
 #include <cstdio>
 #include <string_view>

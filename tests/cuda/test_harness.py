@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import oracle
+import races
 from cases import Case, grid, make_inputs, sequence
 from conftest import DEVICE, SEED
 from guard import Guarded, GuardedWorkspace
@@ -85,6 +86,21 @@ def test_guards_notice_writes_outside_and_elements_never_written():
     space.raw[space.start + 1000] = 0
     with pytest.raises(AssertionError, match="after the workspace"):
         space.check()
+
+
+@pytest.mark.parametrize("lines, passes", (
+    (["RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"], True),
+    (["RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)"], False),
+    (["Maximum number of hazards reached",
+      "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"], False),
+    (["RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"] * 2, False),
+    (["Warning: Race reported between Write access at a() in a.cuh:1",
+      "    and Read access at b() in b.cuh:2 [4 hazards]"], False),
+), ids=("clean", "a hazard", "more than are kept", "two programs", "stopped"))
+def test_racecheck_passes_only_when_it_ended_without_a_hazard(tmp_path, lines, passes):
+    log = tmp_path / "log"
+    log.write_text("\n".join("========= " + line for line in lines))
+    assert (races.judge(str(log)) == 0) == passes
 
 
 @pytest.mark.parametrize("layout", (grid((3, 4, 6), blocks=(1, 2, 3)), sequence(64, block=16)),

@@ -5,6 +5,16 @@
 
 namespace mhla::cuda::sm90 {
 
+// How often a warp arrives at a barrier: lane 0 does it for all of them, after __syncwarp.
+// compute-sanitizer's racecheck follows a barrier only for threads that arrive themselves, so that
+// for it every lane does (MHLA_CUDA_EVERY_LANE in CMake).
+#ifdef MHLA_EVERY_LANE_ARRIVES
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
+
+// arrivals: of threads; those of a warp are kWarpArrivals.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
                : "memory");
@@ -13,6 +23,10 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile(
       "{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(barrier)
       : "memory");
+}
+// By all lanes of a warp, after __syncwarp.
+__device__ __forceinline__ void warp_arrive(std::uint32_t barrier) {
+  if (kWarpArrivals == 32 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 // Whether the phase of this parity has completed; a fresh barrier has completed parity 1.
 __device__ __forceinline__ bool barrier_passed(std::uint32_t barrier, int parity) {

@@ -46,13 +46,13 @@ struct GradientShared {
 #pragma unroll
     for (int i = 0; i < P::kStages; ++i) {
       barrier_init(landed(i), 1);
-      barrier_init(empty(i), kComputeWarps);
+      barrier_init(empty(i), kComputeWarps * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i < P::kRowBuffers; ++i) {
       barrier_init(rows_landed(i), 1);
-      barrier_init(rows_full(i), kCausalMapWarps);
-      barrier_init(rows_empty(i), kComputeWarps);
+      barrier_init(rows_full(i), kCausalMapWarps * kWarpArrivals);
+      barrier_init(rows_empty(i), kComputeWarps * kWarpArrivals);
     }
     fence_barrier_init();
   }

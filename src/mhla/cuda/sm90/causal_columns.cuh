@@ -42,20 +42,20 @@ struct ColumnsShared {
 #pragma unroll
     for (int i = 0; i < P::kKeyStages; ++i) {
       barrier_init(k_landed(i), 1);
-      barrier_init(k_mapped(i), kSummaryWarps);
-      barrier_init(k_empty(i), kResultWarps);
+      barrier_init(k_mapped(i), kSummaryWarps * kWarpArrivals);
+      barrier_init(k_empty(i), kResultWarps * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i < P::kQueryStages; ++i) {
       barrier_init(q_landed(i), 1);
-      barrier_init(q_empty(i), kResultWarps);
+      barrier_init(q_empty(i), kResultWarps * kWarpArrivals);
       barrier_init(v_landed(i), 1);
-      barrier_init(v_empty(i), kSummaryWarps + kResultWarps);
+      barrier_init(v_empty(i), (kSummaryWarps + kResultWarps) * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i < kColumnsGroup; ++i) {
-      barrier_init(ready(i), kSummaryWarps);
-      barrier_init(read(i), kResultWarps);
+      barrier_init(ready(i), kSummaryWarps * kWarpArrivals);
+      barrier_init(read(i), kResultWarps * kWarpArrivals);
     }
     fence_barrier_init();
   }

@@ -30,7 +30,7 @@ struct FarShared {
 #pragma unroll
     for (int i = 0; i < P::kStages; ++i) {
       barrier_init(landed(i), 1);
-      barrier_init(empty(i), 4);
+      barrier_init(empty(i), 4 * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i <= kFarGroup; ++i) barrier_init(free(i), 1);  // and `mixed` behind them

@@ -36,16 +36,16 @@ struct CausalShared {
 #pragma unroll
     for (int i = 0; i < kKeyStages; ++i) {
       barrier_init(landed(i), 1);
-      barrier_init(full(i), kCausalMapWarps);
-      barrier_init(empty(i), kComputeWarps);
+      barrier_init(full(i), kCausalMapWarps * kWarpArrivals);
+      barrier_init(empty(i), kComputeWarps * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i < kValueStages; ++i) {
       barrier_init(v_full(i), 1);
-      barrier_init(v_empty(i), kComputeWarps);
+      barrier_init(v_empty(i), kComputeWarps * kWarpArrivals);
     }
     barrier_init(q_full(), 1);
-    barrier_init(q_empty(), kComputeWarps);
+    barrier_init(q_empty(), kComputeWarps * kWarpArrivals);
     fence_barrier_init();
   }
 

@@ -25,7 +25,7 @@ struct SummaryShared {
 #pragma unroll
     for (int i = 0; i < P::kStages; ++i) {
       barrier_init(landed(i), 1);
-      barrier_init(empty(i), 8);
+      barrier_init(empty(i), 8 * kWarpArrivals);
     }
     fence_barrier_init();
   }

@@ -30,7 +30,7 @@ struct CausalShare {
 // arrival overtakes loads that wait behind products.
 __device__ __forceinline__ void release_buffer(std::uint32_t barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  warp_arrive(barrier);
 }
 
 // Operand whose inner dimension is tokens 16 * step and on, and whose outer one is the columns of

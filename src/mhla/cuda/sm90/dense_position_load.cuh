@@ -43,19 +43,19 @@ struct PositionShared {
 #pragma unroll
       for (int i = 0; i < slots; ++i) barrier_init(barrier(first + i), arrivals);
     };
-    constexpr int kWarps = 4;  // of a warpgroup
+    constexpr int kGroup = 4 * kWarpArrivals;  // arrivals of a warpgroup
     init(0, 4, 1);
-    init(4, 4, kMapWarps);
-    init(8, 4, kTeam.computing * kWarps);
+    init(4, 4, kMapWarps * kWarpArrivals);
+    init(8, 4, kTeam.computing * kGroup);
     init(12, 4, 1);
-    init(16, 4, kTeam.all() * kWarps);
+    init(16, 4, kTeam.all() * kGroup);
     init(20, kPositionQueueTiles, 1);
-    init(20 + kPositionQueueTiles, kPositionQueueTiles, kWarps);
+    init(20 + kPositionQueueTiles, kPositionQueueTiles, kGroup);
     if constexpr (kTeam.local) {
-      init(kMoreBarriers, 2 * kPositionOutputTiles, kWarps);
+      init(kMoreBarriers, 2 * kPositionOutputTiles, kGroup);
     } else {
       init(kMoreBarriers, 2, 32 * kMapWarps);
-      init(kMoreBarriers + 2, 2, kTeam.computing * kWarps);
+      init(kMoreBarriers + 2, 2, kTeam.computing * kGroup);
     }
     fence_barrier_init();
   }

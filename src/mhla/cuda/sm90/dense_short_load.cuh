@@ -56,17 +56,18 @@ struct ShortShared {
 #pragma unroll
       for (int i = 0; i < slots; ++i) barrier_init(barrier(first + i), arrivals);
     };
-    constexpr int kWarps = 4;  // of a warpgroup
+    // Arrivals of a warpgroup, and of the warps that map.
+    constexpr int kGroup = 4 * kWarpArrivals, kMapped = kMapWarps * kWarpArrivals;
     init(0, kPlan.k_slots, 1);
-    init(8, kPlan.k_slots, kMapWarps);
-    init(16, kPlan.k_slots, 2 * kWarps);
+    init(8, kPlan.k_slots, kMapped);
+    init(16, kPlan.k_slots, 2 * kGroup);
     init(24, kPlan.v_slots, 1);
-    init(32, kPlan.v_slots, 2 * kWarps);
+    init(32, kPlan.v_slots, 2 * kGroup);
     init(40, kPlan.q_slots, 1);
-    init(52, kPlan.q_slots, kWarps + (kShared ? kMapWarps : 0));
+    init(52, kPlan.q_slots, kGroup + (kShared ? kMapped : 0));
     if constexpr (kShared) {
-      init(64, 2, kMapWarps);
-      init(66, 2, 2 * kWarps);
+      init(64, 2, kMapped);
+      init(66, 2, 2 * kGroup);
     }
     fence_barrier_init();
   }
@@ -188,7 +189,7 @@ __device__ __forceinline__ void map_half(const ShortBuffer& buffer, int thread, 
   }
   fence_async();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(buffer.full);
+  warp_arrive(buffer.full);
 }
 
 template <typename T, int D, bool kPairs>

@@ -128,10 +128,8 @@ class ShortRowFactors {
     }
     fence_async();
     __syncwarp();
-    if (lane() == 0) {
-      barrier_arrive(a.full);
-      barrier_arrive(b.full);
-    }
+    warp_arrive(a.full);
+    warp_arrive(b.full);
   }
 
   // phi(q) . z of the query's block, by block and position: a row a lane. Groups of 32 rows go
@@ -162,7 +160,7 @@ class ShortRowFactors {
     }
     // NOTE: what was stored above needed all that was loaded, so that this cannot overtake it.
     __syncwarp();
-    if (lane() == 0) barrier_arrive(buffer.empty);
+    warp_arrive(buffer.empty);
   }
 
   // Row factors; head: how many there were before.
@@ -190,7 +188,7 @@ class ShortRowFactors {
       store_float(buffer.at + 4 * token, total == 0.f ? 0.f : args_.dense.scale / total);
     }
     __syncwarp();
-    if (lane() == 0) barrier_arrive(buffer.full);
+    warp_arrive(buffer.full);
   }
 
   __device__ __forceinline__ std::uint32_t sums(int block) const {

@@ -210,7 +210,7 @@ __device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ, kWarpgroups>&
     const auto init = [](std::uint32_t barriers, int warps) {
       barrier_init(barriers + Layout::kLanded, kLoadThreads);
       barrier_init(barriers + Layout::kFull, kLoadThreads);
-      barrier_init(barriers + Layout::kEmpty, warps);
+      barrier_init(barriers + Layout::kEmpty, warps * kWarpArrivals);
     };
     for (int i = 0; i < shared.slots; ++i) init(shared.column_barriers(i), 4 * kWarpgroups);
     for (int i = 0; i < kWarpgroups * shared.buffers; ++i) {
@@ -245,10 +245,10 @@ __device__ __forceinline__ bool begin_roles(const Shared<D, kRowZ, kWarpgroups>&
   return warpgroup_index() == kWarpgroups;
 }
 
-// One arrival a warp, once all its lanes are done with the buffer.
+// A warp arrives once all its lanes are done with the buffer.
 __device__ __forceinline__ void release(std::uint32_t empty) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+  warp_arrive(empty);
 }
 
 // The same once two fragments have arrived. NOTE: an arrival may overtake ldmatrix, so its address

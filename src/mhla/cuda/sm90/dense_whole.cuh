@@ -27,7 +27,7 @@ __device__ __forceinline__ void begin_whole(const WholeArgs& args, const WholeSh
     for (int i = 0; i < Layout::kSets * kWholeTiles; ++i) {
       barrier_init(shared.landed(0, i), kWholeLoadThreads);
       barrier_init(shared.full(0, i), kWholeLoadThreads);
-      barrier_init(shared.empty(0, i), kWholeComputeThreads / 32);
+      barrier_init(shared.empty(0, i), kWholeComputeThreads / 32 * kWarpArrivals);
     }
   }
   __syncthreads();

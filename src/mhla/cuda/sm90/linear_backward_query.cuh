@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(BackwardQueryMemory<W, kHeads>::kThreads,
   const auto head_of = [](int word) { return word / (4 * kOwnSteps); };
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start(
-      args, {.ready = 4 * M::kGroups, .empty = 4 * M::kGroups + 1, .slot_ready = 4 * M::kGroups});
+  memory.start(args, {.ready = M::kArrivals,
+                      .empty = M::kArrivals + 1,  // and the thread that stores
+                      .slot_ready = M::kArrivals});
   const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
   if (mover >= 0) {
     give_registers<M::kMoverRegisters>();

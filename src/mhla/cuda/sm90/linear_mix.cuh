@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(SlabMemory<kBlocks>::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < M::kStages; ++i) {
       barrier_init(memory.full(i), 1);
-      barrier_init(memory.ready(i), 4);
+      barrier_init(memory.ready(i), 4 * kWarpArrivals);
       barrier_init(memory.empty(i), 1);
     }
     barrier_init(memory.weights_full(), 1);

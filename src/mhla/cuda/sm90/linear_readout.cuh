@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(ReadoutMemory<W, kHeads>::kThreads,
   constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start(args, {.ready = 4, .slot_empty = 4 * M::kGroups});
+  memory.start(args, {.ready = M::kGroupArrivals, .slot_empty = M::kArrivals});
   const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
   if (mover >= 0) {
     give_registers<M::kMoverRegisters>();

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(RowsMemory<W, kHeads, kBackward>::kThreads,
   constexpr int kSteps = W / 16, kHeadSteps = kSteps / kHeads;
   extern __shared__ __align__(16) byte shared[];
   const M memory(shared);
-  memory.start(args, {.empty = 4, .slot_empty = 4 * M::kGroups});
+  memory.start(args, {.empty = M::kGroupArrivals, .slot_empty = M::kArrivals});
   const int mover = static_cast<int>(threadIdx.x) - M::kGroups * 128;
   if (mover >= 0 && mover < 32) return keep_loading<M, false>(args, memory);
   ptx::begin_after_previous();

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(SummariesMemory<W, kHeads>::kThreads,
                (row < rows ? 0x3f80u : 0u) | (row + 1 < rows ? 0x3f800000u : 0u));
   }
   memory.start(args,
-               {.full = same_rows ? 1 : 32, .empty = 4 * M::kGroups, .slot_ready = 4 * M::kGroups});
+               {.full = same_rows ? 1 : 32, .empty = M::kArrivals, .slot_ready = M::kArrivals});
   begin_call();
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp == 4 * M::kGroups) return keep_loading<M, true>(args, memory);

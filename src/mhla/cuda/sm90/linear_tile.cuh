@@ -109,6 +109,8 @@ struct TileMemory {
                        kSlots = kSlots_;
   static_assert(kHeads == 1 || (W == 64 && kHeads == 2));
   static constexpr int kThreads = kGroups * 128 + kMovers;
+  // Of a warpgroup at a barrier, and of all that compute.
+  static constexpr int kGroupArrivals = 4 * kWarpArrivals, kArrivals = kGroups * kGroupArrivals;
   // Columns lie in halves of 64, rows of 128 bytes each, swizzled by the copy engine: chunk c of
   // row r is at c ^ r % 8.
   static constexpr int kHalves = W / 64, kHalfTile = 64 * 128, kTile = kHalves * kHalfTile;
@@ -330,11 +332,11 @@ __device__ __forceinline__ std::uint32_t key_pair(std::uint32_t slot, int head, 
 __device__ __forceinline__ void arrive_written(std::uint32_t barrier) {
   fence_async();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  warp_arrive(barrier);
 }
 __device__ __forceinline__ void arrive_read(std::uint32_t barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  warp_arrive(barrier);
 }
 
 // The row factor of the normaliser (Eq. 4): scale over the denominator.

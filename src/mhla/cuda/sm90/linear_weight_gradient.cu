@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(GradientMemory::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < M::kStages; ++i) {
       barrier_init(memory.full(i), 1);
-      barrier_init(memory.empty(i), 4 * M::kGroups);
+      barrier_init(memory.empty(i), 4 * M::kGroups * kWarpArrivals);
     }
     fence_barriers();
   }
