@@ -3,7 +3,6 @@
 option(BUILD_SHARED_LIBS "mhla is the shared library (a static one is built beside it)" ON)
 option(MHLA_CUDA "Compile the CUDA kernels (needs nvcc 12.8 or newer)" OFF)
 option(MHLA_CUDA_PORTABLE "CUDA kernels for sm_80 and newer, not for sm_90 alone" ON)
-option(MHLA_CUDA_EVERY_LANE "Every lane arrives at barriers, not lane 0 for its warp: for racecheck" OFF)
 option(MHLA_WERROR "Warnings are errors" OFF)
 option(MHLA_BUILD_FUZZERS "libFuzzer programs from tests/fuzz (needs clang)" OFF)
 set(MHLA_SANITIZE "" CACHE STRING "Sanitizers for everything, such as address,undefined")

@@ -1,7 +1,7 @@
 """Judges what compute-sanitizer's racecheck wrote: `races.py LOG...` fails unless it came to its end and
 reported no hazard, and prints the first reports otherwise.
 
-It has to have run the library in which every lane arrives at a barrier (MHLA_CUDA_EVERY_LANE): racecheck
+It has to have run the library in which every lane arrives at a barrier (libmhla_every_lane): racecheck
 follows a barrier only for threads that arrive themselves, and takes what lane 0 does for its warp, after
 __syncwarp, for a race (tests/cuda/sanitizer_patterns.cu).
 """

@@ -7,7 +7,7 @@
 //   compute-sanitizer --tool memcheck ./patterns other    none: the same copy to the neighbour
 //
 // Every pattern checks its own result and exits 1 when it is wrong. `lane` is how our kernels are
-// built, `lanes` what MHLA_CUDA_EVERY_LANE makes of them for racecheck (docs/verification.md). See
+// built, `lanes` what libmhla_every_lane has for racecheck (docs/verification.md). See
 // docs/kernels/dense.md and docs/kernels/fused.md.
 #include <cstdint>
 #include <cstdio>

@@ -60,8 +60,7 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
 
 // NOTE: the number of multiprocessors is not known here; a kept group is 128 KB of each.
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  constexpr std::int64_t kMostProcessors = 160;
-  const std::int64_t blocks = std::min(items_of(problem), kMostProcessors);
+  const std::int64_t blocks = std::min<std::int64_t>(items_of(problem), kColumnsGrid);
   const auto kept = static_cast<std::size_t>(blocks * kept_groups(problem) * kColumnsGroup) *
                     ColumnsPlan::kSlot;
   return std::max(causal_implementation().forward_workspace(problem, options), kept);
@@ -99,7 +98,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0;
   args.mixing_row_stride = mixing.strides[mixing.rank - 2];
   args.mixing_column_stride = mixing.strides[mixing.rank - 1];
-  launch_causal_columns(std::min(args.items, prepared.processors), args, stream);
+  launch_causal_columns(std::min({args.items, prepared.processors, kColumnsGrid}), args, stream);
 }
 
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,

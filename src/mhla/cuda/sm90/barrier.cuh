@@ -7,7 +7,7 @@ namespace mhla::cuda::sm90 {
 
 // How often a warp arrives at a barrier: lane 0 does it for all of them, after __syncwarp.
 // compute-sanitizer's racecheck follows a barrier only for threads that arrive themselves, so that
-// for it every lane does (MHLA_CUDA_EVERY_LANE in CMake).
+// for it every lane does (mhla_every_lane in CMake).
 #ifdef MHLA_EVERY_LANE_ARRIVES
 inline constexpr int kWarpArrivals = 32;
 #else

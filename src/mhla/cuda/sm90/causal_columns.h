@@ -16,7 +16,8 @@ namespace mhla::cuda::sm90 {
 
 inline constexpr int kColumnsWidth = 64;  // of dv
 inline constexpr int kColumnsGroup = 8;   // blocks whose parts lie in shared memory
-inline constexpr int kColumnsMost = 32;   // blocks of a sequence: the weights of 24 fit registers
+inline constexpr int kColumnsMost = 32;   // blocks of a sequence: four groups
+inline constexpr int kColumnsGrid = 144;  // thread blocks that have memory: no Hopper has more SMs
 // Eight warps make and mix summaries, a warp's rows of dk are 16; four make results, one loads.
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4;
 inline constexpr int kColumnsThreads = 512;
@@ -46,7 +47,9 @@ struct ColumnsPlan {
   static constexpr int kKeys = kColumnsGroup * kSlot;
   static constexpr int kQueries = kKeys + kKeyStages * kTileBytes;
   static constexpr int kValues = kQueries + kQueryStages * kTileBytes;
-  static constexpr int kBarriers = kValues + kValueStages * kValueBytes;
+  static constexpr int kWeights = kColumnsGroup * kColumnsGroup * 4;  // of a group, for each warp
+  static constexpr int kNear = kValues + kValueStages * kValueBytes;
+  static constexpr int kBarriers = kNear + kSummaryWarps * kWeights;
   static constexpr int kCount = 3 * kKeyStages + 2 * (kQueryStages + kValueStages + kColumnsGroup);
   static constexpr int kBytes = kBarriers + 8 * kCount;
 };

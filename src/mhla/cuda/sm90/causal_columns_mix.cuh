@@ -31,13 +31,6 @@ struct ColumnRows {
   }
 };
 
-__device__ __forceinline__ float low_half(std::uint32_t word) {
-  return __uint_as_float(word << 16);
-}
-__device__ __forceinline__ float high_half(std::uint32_t word) {
-  return __uint_as_float(word & 0xffff0000u);
-}
-
 using ColumnSums = float[kColumnsWidth / 2];  // a warp's rows as an accumulator has them
 
 // Rows as an accumulator has them, rounded.
@@ -51,23 +44,26 @@ __device__ __forceinline__ void store_mixed(const ColumnRows& rows, int slot, co
   for (int g = 0; g < 8; g += 2) store_groups(rows.mixed(slot, g), d + g * 4);
 }
 // A weight on the diagonal of a first factor, so that a product adds rows of a slot as they lie.
-struct DiagonalFactor {
-  std::uint32_t word;
+struct Diagonal {
+  std::uint32_t mask;  // of the lane's words that are on it
 
-  __device__ __forceinline__ explicit DiagonalFactor(float weight) {
-    const int row = static_cast<int>(threadIdx.x % 32 / 4),
-              column = static_cast<int>(threadIdx.x % 4) * 2;
-    word = ptx::pack_bf16(row == column ? weight : 0.f, row == column + 1 ? weight : 0.f);
+  __device__ __forceinline__ Diagonal() {
+    const int row = static_cast<int>(threadIdx.x % 32 / 4), column = threadIdx.x % 4 * 2;
+    mask = row == column ? 0xffffu : row == column + 1 ? 0xffff0000u : 0u;
   }
-  // d += weight * b, 16 rows of 8 columns
-  __device__ __forceinline__ void add(float* d, std::uint32_t b0, std::uint32_t b1) const {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%5,%4}, {%6,%7}, {%0,%1,%2,%3};\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(word), "r"(0), "r"(b0), "r"(b1));
+  __device__ __forceinline__ std::uint32_t factor(float weight) const {
+    return ptx::pack_bf16(weight, weight) & mask;
   }
 };
+// d += weight * b, 16 rows of 8 columns
+__device__ __forceinline__ void add_rows(float* d, std::uint32_t factor, std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%5,%4}, {%6,%7}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(factor), "r"(0), "r"(b0), "r"(b1));
+}
 // Rows of a slot as second factors: two groups of 8 columns.
 __device__ __forceinline__ void load_groups(std::uint32_t (&r)[4], std::uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -75,28 +71,28 @@ __device__ __forceinline__ void load_groups(std::uint32_t (&r)[4], std::uint32_t
                : "r"(at)
                : "memory");
 }
-__device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot,
-                                          const DiagonalFactor& weight, ColumnSums& d) {
+__device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot, std::uint32_t factor,
+                                          ColumnSums& d) {
 #pragma unroll
   for (int g = 0; g < 8; g += 2) {
     std::uint32_t r[4];
     load_groups(r, rows.mixed(slot, g));
-    weight.add(d + g * 4, r[0], r[1]);
-    weight.add(d + g * 4 + 4, r[2], r[3]);
+    add_rows(d + g * 4, factor, r[0], r[1]);
+    add_rows(d + g * 4 + 4, factor, r[2], r[3]);
   }
 }
 // To two sums at once, so that a summary is read once for both.
 __device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot,
-                                          const DiagonalFactor& one, ColumnSums& d,
-                                          const DiagonalFactor& other, ColumnSums& e) {
+                                          const std::uint32_t (&factors)[2], ColumnSums (&d)[2]) {
 #pragma unroll
   for (int g = 0; g < 8; g += 2) {
     std::uint32_t r[4];
     load_groups(r, rows.mixed(slot, g));
-    one.add(d + g * 4, r[0], r[1]);
-    one.add(d + g * 4 + 4, r[2], r[3]);
-    other.add(e + g * 4, r[0], r[1]);
-    other.add(e + g * 4 + 4, r[2], r[3]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      add_rows(d[i] + g * 4, factors[i], r[0], r[1]);
+      add_rows(d[i] + g * 4 + 4, factors[i], r[2], r[3]);
+    }
   }
 }
 
@@ -113,43 +109,47 @@ struct ColumnWeights {
         column_stride(args.mixing_column_stride),
         scale(args.scale),
         blocks(args.blocks) {}
+  // NOTE: asked for in any case, so that several loads are on their way together.
   __device__ __forceinline__ float one(int row, int column) const {
-    return row < blocks ? __ldg(at + row * row_stride + column * column_stride) * scale : 0.f;
+    const float weight = __ldg(at + min(row, blocks - 1) * row_stride +
+                               min(column, blocks - 1) * column_stride);
+    return row < blocks ? weight * scale : 0.f;
   }
 };
 
-// The weights of a group's blocks with one another, two of the 64 a lane.
+// The weights of a group's blocks with one another; each warp has its own copy.
 struct NearWeights {
-  float low, high;
+  std::uint32_t base;
 
-  __device__ __forceinline__ void load(const ColumnWeights& weights, int first) {
-    const int lane = static_cast<int>(threadIdx.x % 32), column = first + lane % kColumnsGroup;
-    const auto seen = [&](int row) { return column < row ? weights.one(row, column) : 0.f; };
-    low = seen(first + lane / kColumnsGroup);
-    high = seen(first + lane / kColumnsGroup + 4);
+  // Two of the 64 a lane, of blocks `first` and on.
+  __device__ __forceinline__ void load(const ColumnWeights& weights, int first) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = lane / kColumnsGroup, column = lane % kColumnsGroup;
+    const float low = weights.one(first + row, first + column);
+    const float high = weights.one(first + row + 4, first + column);
+    __syncwarp();  // those of the group before have been read
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4), "f"(low) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4 + 128), "f"(high) : "memory");
+    __syncwarp();
   }
   __device__ __forceinline__ float operator()(int row, int column) const {
-    return ptx::broadcast(row < 4 ? low : high, row % 4 * kColumnsGroup + column);
+    float weight;
+    asm volatile("ld.shared.f32 %0, [%1];\n"
+                 : "=f"(weight)
+                 : "r"(base + (row * kColumnsGroup + column) * 4)
+                 : "memory");
+    return weight;
   }
 };
 
-// Weights of the eight blocks of a group with those of two earlier ones, as second factors of a
-// product: lane (g, t) has those of block g with blocks 2t and 2t + 1 of either group.
-struct GroupWeights {
-  std::uint32_t b[2];
-
-  // `first`: of the group's blocks. The other two: of the earlier ones; none where negative.
-  __device__ __forceinline__ void load(const ColumnWeights& weights, int first, int one,
-                                       int other) {
-    const int lane = static_cast<int>(threadIdx.x % 32), row = first + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int group = half == 0 ? one : other, column = group + lane % 4 * 2;
-      b[half] = group < 0 ? 0
-                          : ptx::pack_bf16(weights.one(row, column), weights.one(row, column + 1));
-    }
-  }
-};
+// Weights of the eight blocks of a group with those of an earlier one, as second factors of a
+// product: lane (g, t) has those of block g with blocks 2t and 2t + 1.
+__device__ __forceinline__ std::uint32_t group_weights(const ColumnWeights& weights, int first,
+                                                       int earlier) {
+  const int lane = static_cast<int>(threadIdx.x % 32), row = first + lane / 4;
+  const int column = earlier + lane % 4 * 2;
+  return ptx::pack_bf16(weights.one(row, column), weights.one(row, column + 1));
+}
 
 // Chunks of one place in two neighbouring slots; a pair of their elements is a first factor.
 struct ChunkPair {
@@ -166,67 +166,81 @@ struct ChunkPair {
 struct FarColumns {
   std::uint32_t base;         // of the warp's rows of slot 0
   const unsigned char* kept;  // the same of the groups in memory
+  int group;                  // the one that is to come
   int g = static_cast<int>(threadIdx.x % 32 / 4), t = static_cast<int>(threadIdx.x % 4);
-  GroupWeights weights[2] = {};  // with the last group and the first, with the second
+  std::uint32_t weights[3] = {};  // with the last group, the first and the second
+
+  __device__ __forceinline__ FarColumns(std::uint32_t rows, const unsigned char* earlier,
+                                        int number, const ColumnWeights& all)
+      : base(rows), kept(earlier), group(number) {
+    constexpr int kBlocks = kColumnsGroup;
+    const int first = group * kBlocks;
+    weights[0] = group_weights(all, first, first - kBlocks);
+    weights[1] = group_weights(all, first, 0);
+    weights[2] = group_weights(all, first, kBlocks);
+    if (group < 2) weights[1] = 0;
+  }
 
   // Of the lane's chunk in an even slot; in the odd one after it: the same with another bit.
+  static constexpr int kOdd = ColumnsPlan::kSlot;
   __device__ __forceinline__ int place(int row) const {
     return 2 * t * ColumnsPlan::kSlot + ColumnRows::chunk(2 * t, row, g);
   }
-  static constexpr int kOdd = ColumnsPlan::kSlot;
-  __device__ __forceinline__ void load_kept(ChunkPair& x, int group, int row) const {
-    const unsigned char* from = kept + group * (kColumnsGroup * ColumnsPlan::kSlot);
+  __device__ __forceinline__ void load_kept(ChunkPair& x, int of_group, int row) const {
+    const unsigned char* from = kept + of_group * (kColumnsGroup * ColumnsPlan::kSlot);
     const uint4 even = __ldcg(reinterpret_cast<const uint4*>(from + place(row)));
     const uint4 odd = __ldcg(reinterpret_cast<const uint4*>(from + kOdd + (place(row) ^ 16)));
     x = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
   }
+  __device__ __forceinline__ void load(ChunkPair& x, int row) const {
+    load_chunk(x.even, base + place(row));
+    load_chunk(x.odd, base + kOdd + (place(row) ^ 16));
+  }
   template <int kEarlier>
-  __device__ __forceinline__ void mix_row(int row, const ChunkPair (&earlier)[2]) const {
-    const std::uint32_t even = base + place(row), odd = base + kOdd + (place(row) ^ 16);
-    ChunkPair x;
-    load_chunk(x.even, even);
-    load_chunk(x.odd, odd);
+  __device__ __forceinline__ void mix_row(int row, ChunkPair& x,
+                                          const ChunkPair (&earlier)[2]) const {
     float c[4][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1),
                                     kEarlier > 0 ? earlier[0].elements(2 * i) : 0,
                                     kEarlier > 0 ? earlier[0].elements(2 * i + 1) : 0};
-      ptx::mma_bf16(c[i], last, weights[0].b[0], weights[0].b[1]);
+      ptx::mma_bf16(c[i], last, weights[0], weights[1]);
       if constexpr (kEarlier > 1) {
         const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1),
                                         0, 0};
-        ptx::mma_bf16(c[i], second, weights[1].b[0], 0);
+        ptx::mma_bf16(c[i], second, weights[2], 0);
       }
       x.even[i] = ptx::pack_bf16(c[i][0], c[i][2]);
       x.odd[i] = ptx::pack_bf16(c[i][1], c[i][3]);
     }
-    store_chunk(even, x.even);
-    store_chunk(odd, x.odd);
+    store_chunk(base + place(row), x.even);
+    store_chunk(base + kOdd + (place(row) ^ 16), x.odd);
   }
-  // kEarlier: groups before the last one. Their rows are asked for two ahead.
+  // kEarlier: groups before the last one. A lane reads no place but those it writes, so that rows
+  // are loaded ahead.
   template <int kEarlier>
   __device__ __forceinline__ void mix_rows() const {
-    ChunkPair earlier[2][2];
+    ChunkPair x[2], earlier[2][2];
     const auto ask = [&](int row) {
 #pragma unroll
       for (int i = 0; i < kEarlier; ++i) load_kept(earlier[row % 2][i], i, row);
     };
     ask(0), ask(1);
+    load(x[0], 0);
 #pragma unroll 1
     for (int row = 0; row < 16; row += 2) {
-      mix_row<kEarlier>(row, earlier[0]);
-      if (row + 2 < 16) ask(row + 2);
-      mix_row<kEarlier>(row + 1, earlier[1]);
+      load(x[1], row + 1);
+      mix_row<kEarlier>(row, x[0], earlier[0]);
+      if (row + 2 < 16) {
+        ask(row + 2);
+        load(x[0], row + 2);
+      }
+      mix_row<kEarlier>(row + 1, x[1], earlier[1]);
       if (row + 3 < 16) ask(row + 3);
     }
   }
-  // group: the one that is to come.
-  __device__ __forceinline__ void mix(const ColumnWeights& all, int group) {
-    constexpr int kBlocks = kColumnsGroup;
-    const int first = group * kBlocks;
-    weights[0].load(all, first, first - kBlocks, group > 1 ? 0 : -1);
-    if (group > 2) weights[1].load(all, first, kBlocks, -1);
+  __device__ __forceinline__ void mix() const {
     if (group == 1) mix_rows<0>();
     if (group == 2) mix_rows<1>();
     if (group == 3) mix_rows<2>();
