@@ -361,6 +361,8 @@ REPEATED = [
          normalizer="shared_position"),
     Case(sequence(1000, block=64), batch=5, heads=4, dk=128, dv=256, mask="causal",
          normalizer="none", feature_map="relu"),
+    Case(sequence(2048, block=64), batch=9, heads=4, dk=128, dv=256, mask="causal",
+         normalizer="none", feature_map="relu"),
     # Many heads a thread block: buffers that are freed too early show here, and hardly elsewhere.
     Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=72, strides="fused"),
     Case(grid((16, 16), block=(4, 4)), batch=64, heads=16, dk=96, strides="fused"),
