@@ -84,9 +84,11 @@ struct ColumnSummaries {
     published ^= 1u << slot;
     parity ^= 1u << slot;
   }
+  // NOTE: the first slot's chunks are swizzled as an operand's are, so that what the first block of
+  // a group sees of earlier ones, which is all of its S~, lies there already.
   __device__ __forceinline__ void publish(int slot, const ColumnSums& sums) {
     await_slot(slot);
-    store_operand(rows, slot, sums);
+    if (slot > 0) store_operand(rows, slot, sums);
     fence_async();
     release_buffer(shared.ready(slot));
     published ^= 1u << slot;
@@ -127,7 +129,7 @@ struct ColumnSummaries {
     for (int i = 0; i < kColumnsWidth / 2; ++i) row[0][i] = row[1][i] = 0.f;
     if (far) {
       const std::uint32_t one = diagonal.factor(1.f);
-      add_mixed(rows, first, one, row[0]);
+      if (first > 0) add_mixed(rows, first, one, row[0]);
       add_mixed(rows, first + 1, one, row[1]);
     }
 #pragma unroll 1
