@@ -48,7 +48,7 @@ struct Kernel {
 std::map<const void*, Kernel> kernels;
 
 std::mt19937 random_bits(1);
-double early = 0;  // how likely background work is done at once
+double early = 0;          // how likely background work is done at once
 bool writes_late = false;  // of bulk stores: not before they must
 const char* context = "";
 std::vector<Task> tasks;
