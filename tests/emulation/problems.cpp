@@ -62,11 +62,12 @@ std::vector<std::string> columns_more() {
   for (const int tokens : {1, 64, 128, 190, 500, 513, 640, 1024, 1030, 1537, 1800, 2048}) {
     all.push_back("sequence=" + std::to_string(tokens) + " block=64 heads=1 dk=128 dv=128" + form);
   }
+  all.push_back("sequence=200 block=64 batch=4 heads=3 dk=128 dv=256" + form);  // many pairs
   for (const std::string feature_map : {"relu", "elu1", "identity"}) {
     all.push_back("sequence=1300 block=64 heads=2 dk=128 dv=256 feature_map=" + feature_map + form);
   }
   all.push_back("sequence=1700 block=64 batch=2 heads=3 dk=100 dv=72 mixing_per_head=true" + form);
-  all.push_back("sequence=700 block=64 heads=2 dk=72 dv=40" + form + " gap=3");
+  all.push_back("sequence=710 block=64 heads=2 dk=72 dv=40" + form + " gap=3");
   return all;
 }
 

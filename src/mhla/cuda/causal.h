@@ -19,6 +19,7 @@ class CausalBackward {
     void *first, *second;  // S and dS~, then S~ and dS: [slot][block][dv tile][128][128]
     int slots;             // pairs that they hold at once
     int dk, dv_tile;       // as the layout has them
+    bool in_registers;     // how they are mixed: see sm90/causal_mix.cuh
   };
   // Serves nothing where the problem, the device or a tensor is not one for the kernel.
   CausalBackward(const Problem& problem, const BackwardInputs& inputs,
@@ -31,6 +32,7 @@ class CausalBackward {
  private:
   std::shared_ptr<void> args_;  // of the kernel
   std::int64_t pairs_ = 0;
+  bool in_registers_ = false;
 };
 
 }  // namespace mhla::cuda

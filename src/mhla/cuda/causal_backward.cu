@@ -44,7 +44,7 @@ std::int64_t block_tiles(const BlockLayout& layout) {
 
 CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inputs,
                                const BackwardOutputs& outputs, const Summaries& summaries)
-    : pairs_(problem.batch * problem.heads) {
+    : pairs_(problem.batch * problem.heads), in_registers_(summaries.in_registers) {
   const std::int64_t dv_tiles = (problem.dv + kGradientWidth - 1) / kGradientWidth;
   const int blocks = static_cast<int>(problem.layout.blocks().size());
   const std::int64_t rows = static_cast<std::int64_t>(summaries.slots) * blocks * kSummaryWidth;
@@ -91,12 +91,14 @@ CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inp
   fill(first);
   fill(last);
 
-  // A third of the multiprocessors for each step was the best of the splits tried.
+  // A third of the multiprocessors for each step was the best of the splits tried. Mixing in
+  // registers should need fewer (docs/kernels/causal.md); no GPU has run it.
   int processors = 0;
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
       "cudaDeviceGetAttribute");
-  args->summary_blocks = args->mixing_blocks = processors / 3;
+  args->mixing_blocks = in_registers_ ? std::max(1, processors * 2 / 11) : processors / 3;
+  args->summary_blocks = in_registers_ ? (processors - args->mixing_blocks) / 2 : processors / 3;
   args->gradient_blocks = processors - args->summary_blocks - args->mixing_blocks;
   if (args->summary_blocks > 0) args_ = std::move(args);
 }
@@ -106,9 +108,12 @@ int CausalBackward::run(const LinearArgs& linear, const PairMixArgs& mixing, uns
   if (!args_) return 0;
   CausalChainArgs args = *static_cast<const CausalChainArgs*>(args_.get());
   // Pairs that must find room at once, or the steps would wait for one another: mixing warps ask
-  // for three tiles ahead, and a thread block's next summary may be of a later pair.
+  // for three tiles ahead, in registers for none, and a thread block's next summary may be of a
+  // later pair.
   const auto parts = [](int n, int of) { return (n + of - 1) / of; };
-  const int needed = 4 + parts(3 * 8 * args.mixing_blocks, mixing.entries / 64) +
+  args.mixed_parts = mixing.entries / (in_registers_ ? RegisterMix::kEntries : 64);
+  const int ahead = in_registers_ ? RegisterMix::kWarps : 3 * 8;
+  const int needed = 4 + parts(ahead * args.mixing_blocks, args.mixed_parts) +
                      parts(args.summary_blocks, 2 * (mixing.blocks - 1));
   if (mixing.slots < std::min<std::int64_t>(needed, pairs_)) return 0;
   args.mixing = mixing;
@@ -121,7 +126,7 @@ int CausalBackward::run(const LinearArgs& linear, const PairMixArgs& mixing, uns
   check_call(cudaMemsetAsync(counters, 0, 3 * static_cast<std::size_t>(pairs_) * sizeof(unsigned),
                              static_cast<cudaStream_t>(stream)),
              "cudaMemsetAsync");
-  launch_causal_chain(args, stream);
+  launch_causal_chain(args, in_registers_, stream);
   return args.mixing_blocks;
 }
 

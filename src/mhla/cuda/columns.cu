@@ -1,6 +1,6 @@
 // The implementation "cuda.columns": the forward of "cuda.causal" with its summaries on the chip
-// (sm90/causal_columns.cuh), for language models of up to 32 blocks. Tensors that the copy engine
-// cannot read, and the backward, are served by "cuda.causal".
+// (sm90/causal_columns.cuh), and its backward with summaries mixed in registers, for language
+// models of up to 32 blocks. Tensors that the copy engine cannot read are served by "cuda.causal".
 #include <algorithm>
 #include <cstdint>
 
@@ -17,7 +17,8 @@ using namespace sm90;
 
 struct Prepared {
   int processors = 1;
-  PlanData causal;
+  PlanData causal;    // forward, of tensors that are not for the engine
+  PlanData backward;  // by "cuda.linear", which is told who asks
 };
 
 int blocks_of(const Problem& problem) {
@@ -52,10 +53,18 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   check_call(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
       "cudaDeviceGetAttribute");
-  std::shared_ptr<const void> prepared = causal_implementation().prepare(problem);
-  PlanData plan{.problem = problem, .options = {}, .implementation = &causal_implementation()};
-  plan.prepared = std::move(prepared);
-  return std::make_shared<Prepared>(Prepared{.processors = processors, .causal = std::move(plan)});
+  // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
+  const auto plan_of = [&](const Implementation& other) {
+    std::shared_ptr<const void> prepared = other.prepare(problem);
+    PlanData plan{.problem = problem,
+                  .options = {.implementation = "cuda.columns"},
+                  .implementation = &other};
+    plan.prepared = std::move(prepared);
+    return plan;
+  };
+  PlanData causal = plan_of(causal_implementation()), backward = plan_of(linear_implementation());
+  return std::make_shared<Prepared>(Prepared{
+      .processors = processors, .causal = std::move(causal), .backward = std::move(backward)});
 }
 
 // NOTE: the number of multiprocessors is not known here; a kept group is 128 KB of each.
@@ -66,7 +75,7 @@ std::size_t forward_workspace(const Problem& problem, const PlanOptions& options
   return std::max(causal_implementation().forward_workspace(problem, options), kept);
 }
 std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  return causal_implementation().backward_workspace(problem, options);
+  return linear_implementation().backward_workspace(problem, options);
 }
 
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
@@ -104,12 +113,13 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
 void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
               const Workspace& workspace, Stream stream) {
   const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
-  causal_implementation().backward(prepared.causal, inputs, outputs, workspace, stream);
+  linear_implementation().backward(prepared.backward, inputs, outputs, workspace, stream);
 }
 
 std::string kernels(const Problem& problem) {
-  return "summaries on the chip where tensors allow (causal_columns); otherwise as cuda.causal: " +
-         causal_implementation().kernels(problem);
+  return "summaries on the chip where tensors allow (causal_columns), otherwise as cuda.causal; "
+         "backward by cuda.linear, mixing in registers: " +
+         linear_implementation().kernels(problem);
 }
 
 constexpr Implementation kColumns{

@@ -14,6 +14,7 @@ LinearCall::LinearCall(const PlanData& data, const Workspace& workspace, Stream 
       overlap_(static_cast<const LinearPrepared*>(data.prepared.get())->overlap),
       base_(static_cast<unsigned char*>(workspace.data)),
       stream_(stream),
+      by_columns_(data.options.implementation == "cuda.columns"),
       tiles_(problem_, plan_.tiles, plan_.entries, plan_.sums_inside) {
   args_.all_heads = static_cast<int>(problem_.heads);
   args_.dk = static_cast<int>(problem_.dk);
@@ -70,7 +71,8 @@ bool LinearCall::run_causal(const BackwardInputs& inputs, const BackwardOutputs&
                               .second = at(at_.d_mixed),
                               .slots = static_cast<int>(plan_.group_pairs()),
                               .dk = plan_.kernels->dk,
-                              .dv_tile = plan_.kernels->dv});
+                              .dv_tile = plan_.kernels->dv,
+                              .in_registers = by_columns_});
   sums_ = whole.run(args_, pair_mix_args(outputs.d_mixing.defined()),
                     static_cast<unsigned*>(at(at_.counters)), stream_);
   return sums_ > 0;
