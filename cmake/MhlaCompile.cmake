@@ -34,11 +34,19 @@ if(MHLA_SANITIZE)
   add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fsanitize=${MHLA_SANITIZE}>)
 endif()
 
+set(mhla_least_nvcc 12.8)
+if(MHLA_CUDA STREQUAL "AUTO")
+  mhla_choose_cuda(MHLA_CUDA ${mhla_least_nvcc})
+endif()
 if(MHLA_CUDA)
   # NOTE: targets are named by -gencode below. CMake 3.25 does not know every suffix such as 90a.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS mhla_least_nvcc)
+    message(FATAL_ERROR "MHLA_CUDA: expected nvcc ${mhla_least_nvcc} or newer, got ${CMAKE_CUDA_COMPILER_VERSION} "
+                        "(${CMAKE_CUDA_COMPILER}; CUDACXX names another)")
+  endif()
   # NOTE: CMake 3.25 does not know that nvcc has C++20; later ones define this themselves.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
@@ -51,15 +59,13 @@ endif()
 
 set(mhla_sm80 "")
 if(MHLA_CUDA_PORTABLE)
-  set(mhla_sm80 -gencode=arch=compute_80,code=sm_80)
+  # GPUs after Hopper run what their driver makes of compute_80 when it is first called.
+  set(mhla_sm80 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_80,code=compute_80)
 endif()
 set(mhla_sm90a -gencode=arch=compute_90a,code=sm_90a)
 
 # Line numbers make the library six times as large unless they are packed: 280 MB.
-set(mhla_packed "")
-if(MHLA_CUDA AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
-  set(mhla_packed --compress-mode=size)
-endif()
+set(mhla_packed --compress-mode=size)
 
 # mhla_cuda_options(target gencode...): what device code of ours is compiled with.
 function(mhla_cuda_options target)

@@ -13,7 +13,7 @@ endif()
 foreach(module mhla_torch mhla_train mhla_bench_torch mhla_bench_models)
   if(TARGET ${module} AND TARGET mhla_program)
     # NOTE: INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the source tree, as .venv does.
-    set_property(TARGET ${module} APPEND PROPERTY INSTALL_RPATH "$ORIGIN" $<TARGET_FILE_DIR:torch>)
+    set_property(TARGET ${module} APPEND PROPERTY INSTALL_RPATH "$ORIGIN" ${MHLA_TORCH_LIBRARY_DIR})
     install(TARGETS ${module} LIBRARY DESTINATION lib/mhla OPTIONAL)
   endif()
 endforeach()

@@ -1,7 +1,6 @@
 # What can be chosen at configure time. AUTO means: when its packages are there.
 
 option(BUILD_SHARED_LIBS "mhla is the shared library (a static one is built beside it)" ON)
-option(MHLA_CUDA "Compile the CUDA kernels (needs nvcc 12.8 or newer)" OFF)
 option(MHLA_CUDA_PORTABLE "CUDA kernels for sm_80 and newer, not for sm_90 alone" ON)
 option(MHLA_WERROR "Warnings are errors" OFF)
 option(MHLA_BUILD_FUZZERS "libFuzzer programs from tests/fuzz (needs clang)" OFF)
@@ -10,8 +9,9 @@ set(MHLA_BUILD_PROGRAM AUTO CACHE STRING "The program mhla (needs CLI11, nlohman
 set(MHLA_BUILD_TESTS AUTO CACHE STRING "The tests (needs GoogleTest)")
 set(MHLA_CPU_KERNELS AUTO CACHE STRING "SIMD kernels (needs Highway's headers; OpenMP gives threads)")
 set(MHLA_TORCH AUTO CACHE STRING "What uses LibTorch (needs a Python with torch)")
+set(MHLA_CUDA OFF CACHE STRING "CUDA kernels (need nvcc 12.8 or newer); AUTO: where torch and nvcc have CUDA")
 set(MHLA_PYTHON "" CACHE STRING "The Python whose torch is used; .venv/bin/python when empty")
-foreach(choice MHLA_BUILD_PROGRAM MHLA_BUILD_TESTS MHLA_CPU_KERNELS MHLA_TORCH)
+foreach(choice MHLA_BUILD_PROGRAM MHLA_BUILD_TESTS MHLA_CPU_KERNELS MHLA_TORCH MHLA_CUDA)
   set_property(CACHE ${choice} PROPERTY STRINGS AUTO ON OFF)
 endforeach()
 

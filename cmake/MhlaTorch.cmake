@@ -1,4 +1,4 @@
-# Finds the LibTorch inside a Python package. Only layers above libmhla include this file.
+# The LibTorch inside a Python package, as the target mhla_libtorch. libmhla needs nothing of it.
 
 # mhla_python(result): the Python whose torch is used.
 function(mhla_python result)
@@ -11,34 +11,82 @@ function(mhla_python result)
   endif()
 endfunction()
 
-# mhla_find_torch(result): sets result, TORCH_LIBRARIES and MHLA_TORCH_CXX_FLAGS in the caller.
-function(mhla_find_torch result)
+# mhla_choose_cuda(result least): ON where that torch has CUDA and an nvcc that is new enough works.
+function(mhla_choose_cuda result least)
   set(${result} OFF PARENT_SCOPE)
+  mhla_python(python)
+  execute_process(COMMAND ${python} -c "import sys, torch; sys.exit(torch.version.cuda is None)"
+                  RESULT_VARIABLE without_cuda OUTPUT_QUIET ERROR_QUIET)
+  if(without_cuda)
+    return()
+  endif()
+  set(nvcc "${CMAKE_CUDA_COMPILER}")
+  if(NOT nvcc)
+    # NOTE: CMake itself looks on the path alone.
+    find_program(MHLA_NVCC NAMES $ENV{CUDACXX} nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+    mark_as_advanced(MHLA_NVCC)
+    set(nvcc "${MHLA_NVCC}")
+  endif()
+  set(version 0)
+  if(nvcc)
+    execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE text ERROR_QUIET)
+    if(text MATCHES "release ([0-9.]+)")
+      set(version ${CMAKE_MATCH_1})
+    endif()
+  endif()
+  if(version VERSION_LESS least)
+    set_property(GLOBAL APPEND PROPERTY MHLA_MISSING "nvcc ${least} or newer (MHLA_CUDA=AUTO)")
+    return()
+  endif()
+  set(ENV{CUDACXX} "${nvcc}")
+  include(CheckLanguage)
+  check_language(CUDA)  # compiles and links a program
+  if(NOT CMAKE_CUDA_COMPILER)
+    unset(CMAKE_CUDA_COMPILER CACHE)
+    set_property(GLOBAL APPEND PROPERTY MHLA_MISSING
+                 "an nvcc that compiles, unlike ${nvcc} (MHLA_CUDA=AUTO, ON shows why)")
+    return()
+  endif()
+  set(${result} ON PARENT_SCOPE)
+endfunction()
+
+# mhla_find_torch(): the target, where MHLA_TORCH wants it and it is there; its libraries lie in
+# MHLA_TORCH_LIBRARY_DIR.
+# NOTE: torch's own CMake files want a whole CUDA toolkit of its version wherever torch has CUDA, also
+# where pip alone brought it and nothing of ours needs one.
+function(mhla_find_torch)
   if(NOT MHLA_TORCH)
     return()
   endif()
   mhla_python(python)
   execute_process(
-    COMMAND ${python} -c "import torch; print(torch.utils.cmake_prefix_path)"
-    OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE error
+    COMMAND ${python} -c "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__, sep=';')"
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE error
     RESULT_VARIABLE failed)
+  list(POP_FRONT found root version)
+  if(NOT failed AND NOT EXISTS ${root}/lib/libtorch_cpu.so)
+    set(failed TRUE)
+    set(error "there is no lib/libtorch_cpu.so in ${root}")
+  endif()
   if(failed)
     if(MHLA_TORCH STREQUAL "AUTO")
       set_property(GLOBAL APPEND PROPERTY MHLA_MISSING "torch of ${python} (MHLA_TORCH=AUTO)")
       return()
     endif()
-    message(FATAL_ERROR "MHLA_TORCH=ON, but ${python} cannot import torch: ${error}")
+    message(FATAL_ERROR "MHLA_TORCH=ON, but ${python} has no torch to compile against: ${error}")
   endif()
-  set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # it warns about optional parts that wheels never contain
-  find_package(Torch REQUIRED PATHS ${prefix} NO_DEFAULT_PATH GLOBAL)
-  if(TARGET caffe2::mkl)
-    # LibTorch has its MKL inside, and what is found on the machine only adds search paths.
-    set_target_properties(caffe2::mkl PROPERTIES INTERFACE_LINK_LIBRARIES "" INTERFACE_LINK_DIRECTORIES "")
-  endif()
-  separate_arguments(flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
-  set(${result} ON PARENT_SCOPE)
-  set(TORCH_LIBRARIES "${TORCH_LIBRARIES};${MHLA_CXX_LIBRARY}" PARENT_SCOPE)
-  set(TORCH_INCLUDE_DIRS "${TORCH_INCLUDE_DIRS}" PARENT_SCOPE)
-  set(MHLA_TORCH_CXX_FLAGS "${flags}" PARENT_SCOPE)
-  set_property(GLOBAL PROPERTY MHLA_TORCH_FOUND "${Torch_VERSION} at ${prefix}")
+  set(libraries "")
+  foreach(name torch torch_cpu c10 torch_cuda c10_cuda)
+    if(EXISTS ${root}/lib/lib${name}.so)
+      list(APPEND libraries ${root}/lib/lib${name}.so)
+    endif()
+  endforeach()
+  add_library(mhla_libtorch INTERFACE IMPORTED GLOBAL)
+  set_target_properties(mhla_libtorch PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${root}/include;${root}/include/torch/csrc/api/include"
+    INTERFACE_LINK_LIBRARIES "${libraries};${MHLA_CXX_LIBRARY}"
+    # What registers itself is kept though nobody calls it; what it needs it finds when it is loaded.
+    INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed,--allow-shlib-undefined")
+  set(MHLA_TORCH_LIBRARY_DIR ${root}/lib PARENT_SCOPE)
+  set_property(GLOBAL PROPERTY MHLA_TORCH_FOUND "${version} at ${root}")
 endfunction()

@@ -1,4 +1,4 @@
-# Tests against LibTorch, taken from the CMake files inside the Python package.
+# Tests against LibTorch.
 file(GLOB torch_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_test.cpp)
 if(NOT TARGET mhla_io_torch)
   list(FILTER torch_sources EXCLUDE REGEX "/weights_test\\.cpp$")
@@ -6,16 +6,12 @@ endif()
 if(NOT TARGET mhla_data_torch)
   list(FILTER torch_sources EXCLUDE REGEX "/image_loader_test\\.cpp$")
 endif()
-include(MhlaTorch)
-mhla_find_torch(with_torch)
-if(with_torch AND torch_sources)
+if(TARGET mhla_libtorch AND torch_sources)
   add_executable(test_torch ${torch_sources})
   target_include_directories(test_torch PRIVATE ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_LIST_DIR}/..)
-  target_include_directories(test_torch SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
-  target_compile_options(test_torch PRIVATE ${MHLA_TORCH_CXX_FLAGS})
   target_link_libraries(test_torch PRIVATE
     mhla_flags $<TARGET_NAME_IF_EXISTS:mhla_data_torch> $<TARGET_NAME_IF_EXISTS:mhla_io_torch>
-    mhla_static ${TORCH_LIBRARIES} GTest::gtest GTest::gtest_main)
+    mhla_static mhla_libtorch GTest::gtest GTest::gtest_main)
   # One entry: loading LibTorch takes longer than all of its tests.
   add_test(NAME torch COMMAND test_torch)
   set_tests_properties(torch PROPERTIES TIMEOUT 300)
@@ -56,4 +52,12 @@ if(TARGET mhla_torch AND NOT MHLA_SANITIZE)
     endif()
     set_tests_properties(python.${name} PROPERTIES TIMEOUT 600 ENVIRONMENT "${environment}")
   endforeach()
+  # What judges the kernels of a GPU there, on this machine's processor and with the same values each time.
+  if(BUILD_SHARED_LIBS)
+    set(folder ${PROJECT_SOURCE_DIR}/tests/cuda)
+    add_test(NAME python.kernels COMMAND ${python} -m pytest -q -rs -p no:cacheprovider --rootdir ${PROJECT_SOURCE_DIR}
+      --deselect tests/cuda/test_operator.py::test_offsets_past_two_to_the_31_elements ${folder})
+    set_tests_properties(python.kernels PROPERTIES TIMEOUT 600 ENVIRONMENT
+      "MHLA_LIBRARY=$<TARGET_FILE:mhla>;MHLA_SEED=1;CUDA_VISIBLE_DEVICES=;PYTHONPATH=${PROJECT_SOURCE_DIR}/tests/support")
+  endif()
 endif()
