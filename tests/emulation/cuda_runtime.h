@@ -143,7 +143,15 @@ inline int __all_sync(unsigned mask, int x) { return emulator::ballot(mask, x ==
 inline std::size_t __cvta_generic_to_shared(const void* p) { return emulator::shared_address(p); }
 
 // Memory of the emulated device is the host's.
-enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+enum cudaError_t {
+  cudaSuccess,
+  cudaErrorInvalidValue,
+  cudaErrorInvalidDeviceFunction,
+  cudaErrorNoKernelImageForDevice,
+  cudaErrorInvalidPtx,
+  cudaErrorUnsupportedPtxVersion,
+  cudaErrorJitCompilerNotFound
+};
 using cudaStream_t = struct Stream*;
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaDeviceAttr {
@@ -186,6 +194,8 @@ template <typename Args>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Args), cudaFuncAttribute attribute, int value) {
   return cudaFuncSetAttribute(emulator::opaque(kernel), attribute, value);
 }
+struct cudaFuncAttributes {};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t*);
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned, int,

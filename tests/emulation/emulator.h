@@ -162,7 +162,8 @@ void let_others_start();  // griddepcontrol.launch_dependents
 struct Task {
   std::function<void()> run;
   Fiber* owner;
-  // Shared memory must not end before its copies: of reads the owner, of writes the thread block.
+  // The owner must not end before what reads its shared memory, nor the thread block before what
+  // writes there. What only writes to memory may outlive both.
   enum Kind { reads_shared, writes_shared, writes_memory } kind;
 };
 void later(Task task);

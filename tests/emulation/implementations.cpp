@@ -51,6 +51,15 @@ MHLA_ABSENT_WIDTHS(bf16)
 MHLA_ABSENT_WIDTHS(f16)
 MHLA_ABSENT_WIDTHS(f32)
 MHLA_ABSENT_WIDTHS(tf32)
+
+#define MHLA_ABSENT_LEAN(type)                                             \
+  [[gnu::weak]] const LinearKernels& lean_kernels_##type(std::int64_t) {   \
+    emulator::stop("needs kernels of little shared memory, not compiled"); \
+  }
+MHLA_ABSENT_LEAN(bf16)
+MHLA_ABSENT_LEAN(f16)
+MHLA_ABSENT_LEAN(f32)
+MHLA_ABSENT_LEAN(tf32)
 }  // namespace cuda
 
 std::vector<const Implementation*> cuda_implementations() {
@@ -61,5 +70,6 @@ std::vector<const Implementation*> cuda_implementations() {
   std::erase(all, &kAbsent);
   return all;
 }
+const char* cuda_absence() { return nullptr; }
 
 }  // namespace mhla

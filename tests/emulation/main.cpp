@@ -137,8 +137,8 @@ std::vector<verify::Case> served_cases(const verify::Subject& subject, const std
     try {
       subject.plan(problem);
       served.push_back(c);
-    } catch (const Error&) {
-      continue;  // for another one
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;  // else: for another one
     }
   }
   return served;

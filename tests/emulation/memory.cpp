@@ -76,16 +76,6 @@ void load_matrix(const Instruction& in, Frame& frame) {
   slot("ldmatrix, read");
   meet();
 }
-// A matrix of a warp, between registers.
-void transpose_matrix(const Instruction& in, Frame& frame) {
-  slot(in.name.c_str()).word[0] = static_cast<std::uint32_t>(frame.read(in.arguments[1]));
-  const LaneSlot* lanes = meet();
-  const auto element = [&](int i, int j) -> std::uint32_t {
-    return lanes[i * 4 + j / 2].word[0] >> j % 2 * 16 & 0xffff;
-  };
-  const int i = lane() / 4, j = lane() % 4 * 2;
-  frame.write(in.arguments[0], element(j, i) | element(j + 1, i) << 16);
-}
 void store_matrix(const Instruction& in, Frame& frame) {
   LaneSlot& mine = slot(in.name.c_str());
   mine.row = nullptr;
@@ -159,7 +149,6 @@ bool decode_memory(Instruction& in) {
   else if (starts(in, "red.")) in.handler = add_to_memory;
   else if (starts(in, "ldmatrix.")) in.handler = load_matrix;
   else if (starts(in, "stmatrix.")) in.handler = store_matrix;
-  else if (starts(in, "movmatrix.")) in.handler = transpose_matrix;
   else if (starts(in, "mbarrier.init")) in.handler = barrier_init;
   else if (starts(in, "mbarrier.arrive") || starts(in, "mbarrier.expect_tx"))
     in.handler = barrier_arrive;

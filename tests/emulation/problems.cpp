@@ -54,7 +54,9 @@ std::vector<std::string> causal_more() {
 
 std::vector<std::string> columns() {
   const std::string form = " mask=causal normalizer=none scale=0.1 dtype=bf16";
-  return {"sequence=1100 block=64 heads=1 dk=128 dv=64" + form};
+  return {
+      "sequence=1100 block=64 heads=1 dk=128 dv=64" + form,
+      "sequence=600 block=64 batch=3 heads=2 dk=80 dv=100" + form};  // several parts a thread block
 }
 std::vector<std::string> columns_more() {
   const std::string form = " mask=causal normalizer=none scale=0.1 dtype=bf16";
@@ -63,6 +65,7 @@ std::vector<std::string> columns_more() {
     all.push_back("sequence=" + std::to_string(tokens) + " block=64 heads=1 dk=128 dv=128" + form);
   }
   all.push_back("sequence=200 block=64 batch=4 heads=3 dk=128 dv=256" + form);  // many pairs
+  all.push_back("sequence=520 block=64 batch=6 heads=1 dk=128 dv=64" + form);   // 8 n + 1 blocks
   for (const std::string feature_map : {"relu", "elu1", "identity"}) {
     all.push_back("sequence=1300 block=64 heads=2 dk=128 dv=256 feature_map=" + feature_map + form);
   }
@@ -95,7 +98,12 @@ std::vector<std::string> linear() {
           "sequence=150 block=64 heads=1 dk=128 dv=256 scale=0.1 mask=causal normalizer=none "
           "dtype=bf16",
           "sequence=70 block=24 heads=2 dk=32 dv=32 scale=0.3 mask=causal "
-          "separate_denominator=true dtype=bf16"};
+          "separate_denominator=true dtype=bf16",
+          // Tiles and slabs of 17 to 64 blocks, of one slice and of several, and of more blocks.
+          "grid=40x40 block=8x8 heads=2 dk=32 dv=32 dtype=bf16",
+          "grid=48x32 block=16x4 heads=1 dk=64 dv=64 dtype=bf16",
+          "grid=3x20x20 block=1x5x10 heads=1 dk=128 dv=128 dtype=bf16",
+          "sequence=970 block=10 heads=1 dk=32 dv=32 dtype=bf16"};
 }
 std::vector<std::string> linear_more() {
   std::vector<std::string> all;
@@ -111,7 +119,7 @@ std::vector<std::string> linear_more() {
     }
     for (const int d : {8, 33, 64, 72, 96, 128, 200}) {
       const std::string width = " heads=1 dk=" + std::to_string(d) + type;
-      all.push_back("sequence=130 block=80 dv=" + std::to_string(d) + width);
+      all.push_back("sequence=210 block=80 dv=" + std::to_string(d) + width);
       all.push_back("sequence=70 block=40 dv=40 mask=causal normalizer=none" + width);
     }
     for (const std::string text :

@@ -140,6 +140,9 @@ const void* opaque(void (*kernel)(Args)) {
       },
       __PRETTY_FUNCTION__);
 }
+inline const void* opaque(void (*kernel)()) {  // never called
+  return reinterpret_cast<void*>(kernel);
+}
 template <typename T>
 const void* opaque(T* data) {
   return data;

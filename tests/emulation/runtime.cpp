@@ -12,9 +12,25 @@ namespace emulator {
 void allow_shared(const void* kernel, int bytes);
 namespace {
 
-int processors() {
-  const char* text = std::getenv("EMULATED_PROCESSORS");
-  return text != nullptr ? std::atoi(text) : kProcessors;
+int number_of(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+int capability() { return number_of("EMULATED_CAPABILITY", 90); }
+
+// Bytes of a thread block, by the table of compute capabilities in NVIDIA's programming guide.
+int most_shared() {
+  switch (capability()) {
+    case 75: return 64 * 1024;
+    case 80:
+    case 87: return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+    case 121: return 99 * 1024;
+    default: return kMostShared;
+  }
 }
 
 }  // namespace
@@ -85,20 +101,25 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** p
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
-  if (value > emulator::kMostShared) {
+  if (value > emulator::most_shared()) {
     emulator::stop("a kernel wants " + std::to_string(value) +
-                   " bytes of shared memory, more than " +
-                   "a thread block of a Hopper GPU may have");
+                   " bytes of shared memory, a thread block may have " +
+                   std::to_string(emulator::most_shared()));
   }
   emulator::allow_shared(kernel, value);
   return cudaSuccess;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+  return emulator::capability() < 80 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = emulator::kMostShared; break;
-    case cudaDevAttrMultiProcessorCount: *value = emulator::processors(); break;
+    case cudaDevAttrComputeCapabilityMajor: *value = emulator::capability() / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = emulator::capability() % 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = emulator::most_shared(); break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = emulator::number_of("EMULATED_PROCESSORS", emulator::kProcessors);
+      break;
     case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
   }
   return cudaSuccess;

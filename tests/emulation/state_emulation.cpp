@@ -230,6 +230,8 @@ std::vector<std::string> default_problems() {
       "sequence=40 block=1 heads=1 dk=32 dv=32 mask=causal normalizer=shared_position "
       "feature_map=elu1 dtype=f32",
       "sequence=100 block=20 heads=1 dk=300 dv=20 mask=causal feature_map=elu1 dtype=f32",
+      // Fewer tokens at a time where there are 99 KB of shared memory (EMULATED_CAPABILITY=86).
+      "sequence=100 block=70 heads=1 dk=128 dv=40 mask=causal feature_map=elu1 dtype=f32",
       "sequence=240 block=8 heads=2 dk=48 dv=64 mask=block_causal feature_map=elu1 dtype=f32",
       // Packed: bf16 of wide keys and short blocks; the first above too, the third here is too
       // long.
