@@ -17,13 +17,8 @@ namespace {
 
 using namespace sm90;
 
-struct Prepared {
-  int processors = 1;
-  PlanData other;  // the plan of the implementation that serves what is not served here
-};
-
 std::optional<std::string> refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (auto reason = device_refuses(problem.device, 90)) return reason;
   if (problem.dtype != DType::bf16) return "bf16 only";
   if (problem.mask != Mask::causal) return "mask causal only";
   if (problem.normalizer != Normalizer::none) return "normalizer none only";
@@ -34,10 +29,6 @@ std::optional<std::string> refuses(const Problem& problem) {
       problem.batch * problem.heads * ((problem.layout.tokens() + 127) / 128) > 0x3fffffff) {
     return "token and tile numbers are 32 bits wide";
   }
-  int major = 0;  // stays 0 without a driver: the plan's prepare step then says so
-  const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                                    problem.device.index);
-  if (status == cudaSuccess && major != 9) return "needs compute capability 9.0";
   return linear_implementation().refuses(problem);
 }
 
@@ -64,13 +55,6 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return kLaunch + flops / kRate / busy * (sees_far(problem) ? kFar : 1);
 }
 
-// Which of the others goes backward: the one that would go forward faster.
-const Implementation& other_implementation(const Problem& problem) {
-  const Implementation &dense = dense_implementation(), &linear = linear_implementation();
-  if (dense.refuses(problem)) return linear;
-  return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
-}
-
 // Pairs (batch entry, head) whose S~ have room at once, and their rows of S~.
 struct FarRoom {
   std::int64_t pairs = 0, rows = 0;
@@ -86,25 +70,8 @@ FarRoom far_room(const Problem& problem) {
 }
 
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  return std::max(other_implementation(problem).forward_workspace(problem, options),
+  return std::max(beside_causal(problem).forward_workspace(problem, options),
                   far_room(problem).bytes());
-}
-std::size_t backward_workspace(const Problem& problem, const PlanOptions& options) {
-  return other_implementation(problem).backward_workspace(problem, options);
-}
-
-std::shared_ptr<const void> prepare(const Problem& problem) {
-  const DeviceGuard guard(problem.device.index);
-  int processors = 1;
-  check_call(
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
-      "cudaDeviceGetAttribute");
-  const Implementation& other = other_implementation(problem);
-  // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
-  std::shared_ptr<const void> other_prepared = other.prepare(problem);
-  PlanData plan{.problem = problem, .options = {}, .implementation = &other};
-  plan.prepared = std::move(other_prepared);
-  return std::make_shared<Prepared>(Prepared{.processors = processors, .other = std::move(plan)});
 }
 
 // S~ of the second group, for `pairs` of them.
@@ -131,7 +98,7 @@ void make_far(const CausalArgs& causal, int pairs, int processors, void* far, St
 void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOutputs& outputs,
              const Workspace& workspace, Stream stream) {
   const DeviceGuard guard(data.problem.device.index);
-  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
+  const auto& prepared = *static_cast<const CausalPrepared*>(data.prepared.get());
   const Problem& problem = data.problem;
   CausalArgs args{};
   constexpr int kColumns = 64, kStoredRows = 16;  // of a warp
@@ -144,7 +111,6 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
     return prepared.other.implementation->forward(prepared.other, inputs, outputs, workspace,
                                                   stream);
   }
-  const TensorView& mixing = inputs.mixing;
   const std::int64_t pairs = problem.batch * problem.heads;
   args.tokens = static_cast<int>(problem.layout.tokens());
   args.tiles = (args.tokens + kTile - 1) / kTile;
@@ -152,12 +118,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.heads = static_cast<int>(problem.heads);
   args.dk = static_cast<int>(problem.dk);
   args.block_tiles = static_cast<int>(block_tiles(problem.layout));
-  args.feature = static_cast<Feature>(problem.feature_map);
-  args.scale = static_cast<float>(problem.scale);
-  args.mixing = static_cast<const float*>(mixing.data);
-  args.mixing_head_stride = problem.mixing_per_head ? mixing.strides[0] : 0;
-  args.mixing_row_stride = mixing.strides[mixing.rank - 2];
-  args.mixing_column_stride = mixing.strides[mixing.rank - 1];
+  set_weights(args, problem, inputs.mixing);
   const FarRoom room = far_room(problem);
   if (room.pairs > 0) {
     args.group_tiles = kFarGroup;
@@ -178,14 +139,8 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   }
 }
 
-void backward(const PlanData& data, const BackwardInputs& inputs, const BackwardOutputs& outputs,
-              const Workspace& workspace, Stream stream) {
-  const auto& prepared = *static_cast<const Prepared*>(data.prepared.get());
-  prepared.other.implementation->backward(prepared.other, inputs, outputs, workspace, stream);
-}
-
 std::string kernels(const Problem& problem) {
-  const Implementation& other = other_implementation(problem);
+  const Implementation& other = beside_causal(problem);
   std::string text = sees_far(problem) ? "what lies far back as mixed summaries (causal_far), "
                                        : "";
   text += "scores in tiles where tensors allow (causal_forward); backward by ";
@@ -198,14 +153,44 @@ constexpr Implementation kCausal{.name = "cuda.causal",
                                  .refuses = refuses,
                                  .predict_seconds = predict_seconds,
                                  .forward_workspace = forward_workspace,
-                                 .backward_workspace = backward_workspace,
+                                 .backward_workspace = causal_backward_workspace,
                                  .forward = forward,
-                                 .backward = backward,
-                                 .prepare = prepare,
+                                 .backward = backward_beside_causal,
+                                 .prepare = prepare_causal,
                                  .kernels = kernels};
 
 }  // namespace
 
 const Implementation& causal_implementation() { return kCausal; }
+
+// The one that would go forward faster.
+const Implementation& beside_causal(const Problem& problem) {
+  const Implementation &dense = dense_implementation(), &linear = linear_implementation();
+  if (dense.refuses(problem)) return linear;
+  return dense.predict_seconds(problem, {}) < linear.predict_seconds(problem, {}) ? dense : linear;
+}
+
+std::shared_ptr<const void> prepare_causal(const Problem& problem) {
+  const DeviceGuard guard(problem.device.index);
+  const int processors = multiprocessors(problem.device.index);
+  const Implementation& other = beside_causal(problem);
+  // NOTE: made first; gcc 12 warns of half-made plans when the initialiser itself can throw.
+  std::shared_ptr<const void> prepared = other.prepare(problem);
+  PlanData plan{.problem = problem, .options = {}, .implementation = &other};
+  plan.prepared = std::move(prepared);
+  return std::make_shared<CausalPrepared>(
+      CausalPrepared{.processors = processors, .other = std::move(plan)});
+}
+
+std::size_t causal_backward_workspace(const Problem& problem, const PlanOptions& options) {
+  return beside_causal(problem).backward_workspace(problem, options);
+}
+
+void backward_beside_causal(const PlanData& data, const BackwardInputs& inputs,
+                            const BackwardOutputs& outputs, const Workspace& workspace,
+                            Stream stream) {
+  const PlanData& other = static_cast<const CausalPrepared*>(data.prepared.get())->other;
+  other.implementation->backward(other, inputs, outputs, workspace, stream);
+}
 
 }  // namespace mhla::cuda

@@ -12,6 +12,10 @@ namespace {
 
 using namespace sm90;
 
+// Of the multiprocessors, those that make summaries and those that mix; the others make gradients.
+// The best of the splits tried on an H200, which has 132.
+constexpr int kShares = 132, kSummaryShare = 38, kMixingShare = 48;
+
 // S~ or dS of all pairs as one matrix.
 TensorView matrix_view(void* data, std::int64_t rows, std::int64_t columns) {
   TensorView view;
@@ -44,7 +48,7 @@ std::int64_t block_tiles(const BlockLayout& layout) {
 
 CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inputs,
                                const BackwardOutputs& outputs, const Summaries& summaries)
-    : pairs_(problem.batch * problem.heads), in_registers_(summaries.in_registers) {
+    : pairs_(problem.batch * problem.heads) {
   const std::int64_t dv_tiles = (problem.dv + kGradientWidth - 1) / kGradientWidth;
   const int blocks = static_cast<int>(problem.layout.blocks().size());
   const std::int64_t rows = static_cast<std::int64_t>(summaries.slots) * blocks * kSummaryWidth;
@@ -54,7 +58,7 @@ CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inp
                       pairs_ * blocks < 0x3fffffff && rows < 0x7fffffff &&
                       !problem.mixing_per_head && block_tiles(problem.layout) == 1 &&
                       outputs.d_q.defined() && outputs.d_k.defined() && outputs.d_v.defined() &&
-                      compute_capability() == 90;
+                      code_version(problem.device.index) == 90;
   if (!served) return;
   auto args = std::make_shared<CausalChainArgs>();
   CausalSummaryArgs& first = args->summaries;
@@ -91,14 +95,9 @@ CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inp
   fill(first);
   fill(last);
 
-  // A third of the multiprocessors for each step was the best of the splits tried. Mixing in
-  // registers should need fewer (docs/kernels/causal.md); no GPU has run it.
-  int processors = 0;
-  check_call(
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
-      "cudaDeviceGetAttribute");
-  args->mixing_blocks = in_registers_ ? std::max(1, processors * 2 / 11) : processors / 3;
-  args->summary_blocks = in_registers_ ? (processors - args->mixing_blocks) / 2 : processors / 3;
+  const int processors = multiprocessors(problem.device.index);
+  args->summary_blocks = processors * kSummaryShare / kShares;
+  args->mixing_blocks = processors * kMixingShare / kShares;
   args->gradient_blocks = processors - args->summary_blocks - args->mixing_blocks;
   if (args->summary_blocks > 0) args_ = std::move(args);
 }
@@ -107,13 +106,11 @@ int CausalBackward::run(const LinearArgs& linear, const PairMixArgs& mixing, uns
                         Stream stream) const {
   if (!args_) return 0;
   CausalChainArgs args = *static_cast<const CausalChainArgs*>(args_.get());
-  // Pairs that must find room at once, or the steps would wait for one another: mixing warps ask
-  // for three tiles ahead, in registers for none, and a thread block's next summary may be of a
-  // later pair.
+  // Pairs that must find room at once, or the steps would wait for one another: mixing warps wait
+  // for a tile three tiles after the first that they have not reported, and a thread block's next
+  // summary may be of a later pair.
   const auto parts = [](int n, int of) { return (n + of - 1) / of; };
-  args.mixed_parts = mixing.entries / (in_registers_ ? RegisterMix::kEntries : 64);
-  const int ahead = in_registers_ ? RegisterMix::kWarps : 3 * 8;
-  const int needed = 4 + parts(ahead * args.mixing_blocks, args.mixed_parts) +
+  const int needed = 4 + parts(3 * 8 * args.mixing_blocks, mixing.entries / 64) +
                      parts(args.summary_blocks, 2 * (mixing.blocks - 1));
   if (mixing.slots < std::min<std::int64_t>(needed, pairs_)) return 0;
   args.mixing = mixing;
@@ -126,7 +123,7 @@ int CausalBackward::run(const LinearArgs& linear, const PairMixArgs& mixing, uns
   check_call(cudaMemsetAsync(counters, 0, 3 * static_cast<std::size_t>(pairs_) * sizeof(unsigned),
                              static_cast<cudaStream_t>(stream)),
              "cudaMemsetAsync");
-  launch_causal_chain(args, in_registers_, stream);
+  launch_causal_chain(args, stream);
   return args.mixing_blocks;
 }
 

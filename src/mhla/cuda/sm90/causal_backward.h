@@ -25,8 +25,7 @@ struct CausalGradientArgs {
   int items, blocks;            // items: blocks of all pairs
   int slots;                    // pair p lies in slot p % slots of S~ and dS
   int heads;
-  int all_heads;  // of the problem
-  int columns;    // parts of 64 columns of dv
+  int columns;  // parts of 64 columns of dv
   Feature feature;
   float scale;
   const float* diagonal;  // [blocks]: m_ii
@@ -69,17 +68,6 @@ struct CausalSummaryPlan {
 };
 static_assert(CausalSummaryPlan::kBytes <= 232448);
 
-// Mixing in registers (causal_mix.cuh): tiles of 64 entries of all blocks, two of them between
-// looks at the counters.
-struct RegisterMix {
-  static constexpr int kBlocks = 32, kGroups = kBlocks / 8;
-  static constexpr int kTile = 64;            // entries at a time
-  static constexpr int kEntries = 2 * kTile;  // between looks at the counters
-  static constexpr int kWarps = 12, kThreads = 32 * kWarps;
-  static constexpr int kSums = kBlocks * kBlocks * 4;  // bytes, of a warp
-  static constexpr int kBytes = kWarps * kSums;
-};
-
 // All steps in one kernel: thread blocks of each step run side by side, a pair behind one another,
 // so that summaries live in the L2 cache and their memory is used again.
 struct CausalChainArgs {
@@ -87,10 +75,9 @@ struct CausalChainArgs {
   PairMixArgs mixing;
   CausalGradientArgs gradients;
   int summary_blocks, mixing_blocks, gradient_blocks;  // thread blocks of each step
-  int mixed_parts;                                     // of a pair
-  // Counters, [pairs]: summaries made, parts mixed, blocks read. Zero at the start.
+  // Counters, [pairs]: summaries made, tiles mixed, blocks read. Zero at the start.
   unsigned *made, *mixed, *read;
 };
-void launch_causal_chain(const CausalChainArgs& args, bool in_registers, void* stream);
+void launch_causal_chain(const CausalChainArgs& args, void* stream);
 
 }  // namespace mhla::cuda::sm90

@@ -5,8 +5,6 @@
 namespace mhla::cuda::sm90 {
 namespace {
 
-// kRegisters: whether summaries are mixed in registers, by three warpgroups instead of two.
-template <bool kRegisters>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     causal_chain(const __grid_constant__ CausalChainArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -29,16 +27,11 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
     if (threadIdx.x == 384) {
       copy_summaries(args.summaries, summary, {number, args.summary_blocks});
     }
-  } else if (second < 0 || (!kRegisters && third < 0 && group >= 2)) {
+  } else if (third < 0 && group >= 2) {
     give_registers<kChainIdleRegisters>();
-  } else if (!kRegisters && third < 0) {
+  } else if (third < 0) {
     take_registers<kChainRegisters>();
     mix_chained(args, memory, {second, args.mixing_blocks});
-  } else if (kRegisters && third < 0 && group == 3) {
-    give_registers<kGradientLoaderRegisters>();
-  } else if (kRegisters && third < 0) {
-    take_registers<kGradientRegisters>();
-    mix_chained_in_registers(args, memory, {second, args.mixing_blocks});
   } else if (group == 3) {
     give_registers<kGradientLoaderRegisters>();
     load_gradient(args.gradients, gradient, {third, args.gradient_blocks}, GradientOrder{args});
@@ -59,9 +52,8 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
 
 // NOTE: thread blocks wait for one another, so all have to be on the device at once: a cooperative
 // launch.
-void launch_causal_chain(const CausalChainArgs& args, bool in_registers, void* stream) {
-  const void* kernel = in_registers ? reinterpret_cast<const void*>(&causal_chain<true>)
-                                    : reinterpret_cast<const void*>(&causal_chain<false>);
+void launch_causal_chain(const CausalChainArgs& args, void* stream) {
+  const void* kernel = reinterpret_cast<const void*>(&causal_chain);
   allow_shared(kernel, kChainBytes);
   cudaLaunchAttribute together;
   together.id = cudaLaunchAttributeCooperative;

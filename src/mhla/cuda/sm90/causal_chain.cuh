@@ -4,7 +4,6 @@
 
 #include "mhla/cuda/sm80/mixing_pair.cuh"
 #include "mhla/cuda/sm90/causal_backward.cuh"
-#include "mhla/cuda/sm90/causal_mix.cuh"
 #include "mhla/cuda/sm90/causal_summaries.cuh"
 
 namespace mhla::cuda::sm90 {
@@ -55,7 +54,7 @@ struct MixingOrder {
 struct GradientOrder {
   const CausalChainArgs& args;
   __device__ __forceinline__ void await(int pair) const {
-    await_count(args.mixed + pair, args.mixed_parts);
+    await_count(args.mixed + pair, args.mixing.entries / PairMix::kEntries);
     fence_engine();
   }
   __device__ __forceinline__ void done(int pair) const { add_count(args.read + pair); }
@@ -70,33 +69,11 @@ __device__ __forceinline__ void mix_chained(const CausalChainArgs& args, unsigne
   mix_share(args.mixing, memory + warp * P::kStages * P::kStage,
             {share.first * P::kWarps + warp, share.step * P::kWarps}, sum, MixingOrder{args});
   if (args.mixing.partial == nullptr) return;
-  store_pair_sums<P::kWarps>(args.mixing, reinterpret_cast<float*>(memory), share.first, sum,
-                             [] { ptx::sync_warps(1, P::kThreads); });
-}
-// The same in registers.
-__device__ __forceinline__ void mix_chained_in_registers(const CausalChainArgs& args,
-                                                         unsigned char* memory, CausalShare share) {
-  using P = RegisterMix;
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const auto sync = [] { ptx::sync_warps(1, P::kThreads); };
-  const std::uint32_t table = ptx::shared_address(memory);
-  const PairMixArgs& mixing = args.mixing;
-  if (warp == 0) MixWeights<false>::prepare(table, mixing.weights, mixing.weights_ld);
-  if (warp == 1) MixWeights<true>::prepare(table, mixing.weights, mixing.weights_ld);
-  sync();
-  float sum[2][4][4] = {};
-  const int first = share.first * P::kWarps + warp, step = share.step * P::kWarps;
-  if (mixing.blocks == P::kBlocks) {
-    mix_in_registers<true>(mixing, table, first, step, sum, MixingOrder{args});
-  } else {
-    mix_in_registers<false>(mixing, table, first, step, sum, MixingOrder{args});
-  }
-  if (mixing.partial == nullptr) return;
-  store_pair_sums<P::kWarps>(mixing, reinterpret_cast<float*>(memory), share.first, sum, sync);
+  store_pair_sums(args.mixing, reinterpret_cast<float*>(memory), share.first, sum,
+                  [] { ptx::sync_warps(1, P::kThreads); });
 }
 
 inline constexpr int kChainBytes = CausalGradientPlan::kBytes;
-static_assert(CausalSummaryPlan::kBytes <= kChainBytes && PairMix::kBytes <= kChainBytes &&
-              RegisterMix::kBytes <= kChainBytes);
+static_assert(CausalSummaryPlan::kBytes <= kChainBytes && PairMix::kBytes <= kChainBytes);
 
 }  // namespace mhla::cuda::sm90

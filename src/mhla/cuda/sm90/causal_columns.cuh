@@ -2,25 +2,26 @@
 //   o_i = phi(q_i) S~_i + m_ii tril(phi(q_i) phi(k_i)^T) v_i,  S~_i = sum over j < i of m_ij S_j.
 //
 // Two warpgroups make S_i = phi(k_i)^T v_i, 64 rows of dk each, and mix; a third makes the results
-// of a block; one thread loads.
+// of a block; one thread loads, two warps map keys, one stores.
 #pragma once
 
+#include "mhla/cuda/sm90/causal_columns_results.cuh"
 #include "mhla/cuda/sm90/causal_columns_summaries.cuh"
-#include "mhla/cuda/sm90/causal_forward.cuh"
 
 namespace mhla::cuda::sm90 {
 
 __device__ __forceinline__ void copy_columns(const ColumnsArgs& args, const ColumnsShared& shared) {
   KeyRing k;
-  QueryRing q;
   ValueRing v;
-  each_item(args, [&](const ColumnsItem& item) {
+  int q = 1;  // parity of the place being free
+  each_item(args, [&](const ColumnsItem& item, bool) {
     const auto copy_tile = [&](std::uint32_t to, const CUtensorMap& map, int block,
                                std::uint32_t landed) {
       arrive_and_expect(landed, ColumnsPlan::kTileBytes);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        copy_box(to + i * kBoxBytes, map, {i * 64, block * kTile, item.head, item.batch}, landed);
+        copy_box_once(to + i * kBoxBytes, map, {i * 64, block * kTile, item.head, item.batch},
+                      landed);
       }
     };
     const auto copy_keys = [&](int block) {
@@ -29,102 +30,91 @@ __device__ __forceinline__ void copy_columns(const ColumnsArgs& args, const Colu
       k.next();
     };
     copy_keys(0);
-    for (int block = 0; block < args.blocks; ++block, q.next(), v.next()) {
-      if (block + 1 < args.blocks) copy_keys(block + 1);
+    for (int block = 0; block < args.blocks; ++block, q ^= 1, v.next()) {
+      barrier_wait(shared.q_empty(), q);
+      copy_tile(shared.q(), args.q, block, shared.q_landed());
       const std::uint32_t landed = shared.v_landed(v.stage);
       barrier_wait(shared.v_empty(v.stage), v.parity ^ 1);
       arrive_and_expect(landed, ColumnsPlan::kValueBytes);
-      copy_box(shared.v(v.stage), args.v, {item.column, block * kTile, item.head, item.batch},
-               landed);
-      barrier_wait(shared.q_empty(q.stage), q.parity ^ 1);
-      copy_tile(shared.q(q.stage), args.q, block, shared.q_landed(q.stage));
+      copy_box_once(shared.v(v.stage), args.v, {item.column, block * kTile, item.head, item.batch},
+                    landed);
+      if (block + 1 < args.blocks) copy_keys(block + 1);
     }
   });
 }
 
-// The warps that make results: 16 rows of a block each.
-struct ColumnResults {
-  const ColumnsArgs& args;
-  const ColumnsShared& shared;
-  int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32);
-  KeyRing keys = {};
-  QueryRing queries = {};
-  ValueRing values = {};
-  unsigned parity = 0;  // bit i: of ready(i)
-
-  __device__ __forceinline__ void make(const ColumnsItem& item, int block, float weight) {
-    const int slot = block % kColumnsGroup;
-    CausalTile<128, kColumnsWidth> t;
-    CausalQueries<128> q;
-    barrier_wait(shared.q_landed(queries.stage), queries.parity);
-    load_factors(q.step, shared.q(queries.stage));
-    q.map(args.feature, args.dk);
-
-    // Scores, and what lies before the block
-    barrier_wait(shared.k_landed(keys.stage), keys.parity);
-    barrier_wait(shared.k_mapped(keys.stage), keys.parity);
-    wgmma_fence();
-    t.issue_scores(q, shared.k(keys.stage));
-    wgmma_commit();
-    if (block > 0) {
-      barrier_wait(shared.ready(slot), parity >> slot & 1);
-      parity ^= 1u << slot;
-      wgmma_fence();
-      issue_far(t, q, shared.slot(slot));
-      wgmma_commit();
-      wgmma_wait<1>();
-    } else {
-      t.clear();
-      wgmma_wait<0>();
-    }
-    hold(t.s);
-    release_buffer(shared.k_empty(keys.stage));
-    keys.next();
-    t.template weigh<true>(weight);
-    if (block > 0) {
-      wgmma_wait<0>();
-      release_buffer(shared.read(slot));
-    }
-
-    // The block itself
-    barrier_wait(shared.v_landed(values.stage), values.parity);
-    wgmma_fence();
-    t.issue_outputs(shared.v(values.stage));
-    wgmma_commit();
-    wgmma_wait<0>();
-    hold(t.o);
-    release_buffer(shared.v_empty(values.stage));
-    values.next();
-
-    // Results leave through the place of their queries, which then is free.
-    t.store(args.o, shared.q(queries.stage) + warp * ColumnsPlan::kWarpRows,
-            {item.column, block * kTile + warp * 16, item.head, item.batch});
-    if (lane == 0) store_wait_read();
-    release_buffer(shared.q_empty(queries.stage));
-    queries.next();
+// As many of eight as there are columns left
+__device__ __forceinline__ void store_eight(bf16* to, const uint4& words, int left) {
+  if (left >= 8) {
+    __stcs(reinterpret_cast<uint4*>(to), words);
+    return;
   }
-  // o = phi(q) S~
-  static __device__ __forceinline__ void issue_far(CausalTile<128, kColumnsWidth>& t,
-                                                   const CausalQueries<128>& q,
-                                                   std::uint32_t rows) {
-    wgmma<bf16, kColumnsWidth, true, false>(t.o, q.step[0], Box::tokens_inner(rows, 0));
+  const std::uint32_t word[] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-    for (int i = 1; i < 8; ++i) {
-      wgmma<bf16, kColumnsWidth, true, true>(t.o, q.step[i], Box::tokens_inner(rows, i));
-    }
+  for (int i = 0; i < 7; ++i) {
+    if (i < left) to[i] = bf16{static_cast<std::uint16_t>(word[i / 2] >> i % 2 * 16)};
   }
-  __device__ __forceinline__ void run() {
-    each_item(args, [&](const ColumnsItem& item) {
-      const ColumnWeights weights(args, item.head);
-      float next = weights.one(0, 0);
-      for (int block = 0; block < args.blocks; ++block) {
-        const float weight = next;
-        next = weights.one(block + 1, block + 1);
-        make(item, block, weight);
+}
+
+// NOTE: columns past dk become phi(0) too, and meet zeros of q.
+template <typename Map>
+__device__ __forceinline__ void map_columns(const ColumnsArgs& args, const ColumnsShared& shared,
+                                            const Map& map) {
+  const int thread = static_cast<int>(threadIdx.x % (32 * kColumnsMapWarps));
+  KeyRing k;
+  each_item(args, [&](const ColumnsItem&, bool) {
+    for (int block = 0; block < args.blocks; ++block, k.next()) {
+      barrier_wait(shared.k_landed(k.stage), k.parity);
+      if (args.feature != Feature::identity) {
+        map_rows<ColumnsPlan::kTileBytes / 16, 32 * kColumnsMapWarps, 4>(shared.k(k.stage), thread,
+                                                                         map);
       }
-    });
-  }
-};
+      release_buffer(shared.k_mapped(k.stage));
+    }
+  });
+}
+
+// Results of a block to memory, by one warp: four rows at a time, 16 bytes a lane.
+__device__ __forceinline__ void store_columns(const ColumnsArgs& args,
+                                              const ColumnsShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 8, chunk = lane % 8;
+  const std::int64_t step = 4 * args.o_token;
+  int full = 0;  // parity
+  each_item(args, [&](const ColumnsItem& item, bool) {
+    const bool whole_columns = item.column + kColumnsWidth <= args.dv;
+    bf16* to = static_cast<bf16*>(args.o) + item.batch * args.o_batch + item.head * args.o_head +
+               row * args.o_token + item.column + chunk * 8;
+    for (int block = 0; block < args.blocks; ++block, full ^= 1) {
+      barrier_wait(shared.out_full(), full);
+      const std::uint32_t from = shared.out() + Box::chunk(row, chunk);
+      const bool whole = (block + 1) * kTile <= args.tokens && whole_columns;
+#pragma unroll 1
+      for (int first = 0; first < kTile; first += 16) {
+        uint4 x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // NOTE: four rows on: another bit of the swizzle.
+          const std::uint32_t at = (from ^ i % 2 * 64) + (first + 4 * i) * 128;
+          asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                       : "=r"(x[i].x), "=r"(x[i].y), "=r"(x[i].z), "=r"(x[i].w)
+                       : "r"(at)
+                       : "memory");
+        }
+        if (whole) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i, to += step) __stcs(reinterpret_cast<uint4*>(to), x[i]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i, to += step) {
+            const bool exists = (block * kTile + first + 4 * i + row) < args.tokens;
+            if (exists) store_eight(to, x[i], args.dv - item.column - chunk * 8);
+          }
+        }
+      }
+      release_buffer(shared.out_empty());
+    }
+  });
+}
 
 __global__ void __launch_bounds__(kColumnsThreads, 1)
     causal_columns(const __grid_constant__ ColumnsArgs args) {
@@ -133,9 +123,24 @@ __global__ void __launch_bounds__(kColumnsThreads, 1)
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x / 32);
-  if (warp >= kSummaryWarps + kResultWarps) {
-    give_registers<kColumnsLoaderRegisters>();
-    if (threadIdx.x == kColumnsThreads - 128) copy_columns(args, shared);
+  constexpr int kMovers = kSummaryWarps + kResultWarps;
+  if (warp >= kMovers) {
+    give_registers<kMoverRegisters>();
+    if (warp < kMovers + kColumnsMapWarps) {
+      if (args.feature == Feature::elu1) {
+        map_columns(args, shared,
+                    [](std::uint32_t x) { return feature_pair<bf16, Feature::elu1>(x); });
+      } else if (args.feature == Feature::relu) {
+        map_columns(args, shared,
+                    [](std::uint32_t x) { return feature_pair<bf16, Feature::relu>(x); });
+      } else {
+        map_columns(args, shared, PairMap<bf16>(args.feature));
+      }
+    } else if (warp == kMovers + kColumnsMapWarps) {
+      store_columns(args, shared);
+    } else if (threadIdx.x % 32 == 0) {
+      copy_columns(args, shared);
+    }
   } else if (warp >= kSummaryWarps) {
     take_registers<kResultRegisters>();
     ColumnResults{args, shared}.run();

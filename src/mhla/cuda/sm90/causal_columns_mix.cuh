@@ -39,10 +39,27 @@ __device__ __forceinline__ void store_operand(const ColumnRows& rows, int slot,
 #pragma unroll
   for (int g = 0; g < 8; g += 2) store_groups(rows.operand(slot, g), d + g * 4);
 }
-__device__ __forceinline__ void store_mixed(const ColumnRows& rows, int slot, const ColumnSums& d) {
+// The same rounded, for a slot that is only mixed
+struct RoundedRows {
+  std::uint32_t words[kColumnsWidth / 4];
+
+  __device__ __forceinline__ void round(const ColumnSums& d) {
 #pragma unroll
-  for (int g = 0; g < 8; g += 2) store_groups(rows.mixed(slot, g), d + g * 4);
-}
+    for (int i = 0; i < kColumnsWidth / 4; ++i) {
+      words[i] = ptx::pack_bf16(d[2 * i], d[2 * i + 1]);
+    }
+  }
+  __device__ __forceinline__ void store(const ColumnRows& rows, int slot) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(
+                       rows.mixed(slot, 2 * i)),
+                   "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]),
+                   "r"(words[4 * i + 3])
+                   : "memory");
+    }
+  }
+};
 // A weight on the diagonal of a first factor, so that a product adds rows of a slot as they lie.
 struct Diagonal {
   std::uint32_t mask;  // of the lane's words that are on it
@@ -71,14 +88,20 @@ __device__ __forceinline__ void load_groups(std::uint32_t (&r)[4], std::uint32_t
                : "r"(at)
                : "memory");
 }
-__device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot, std::uint32_t factor,
-                                          ColumnSums& d) {
+// Rows of a slot as they are, as sums to start from.
+__device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, ColumnSums& d) {
 #pragma unroll
   for (int g = 0; g < 8; g += 2) {
     std::uint32_t r[4];
-    load_groups(r, rows.mixed(slot, g));
-    add_rows(d + g * 4, factor, r[0], r[1]);
-    add_rows(d + g * 4 + 4, factor, r[2], r[3]);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(rows.mixed(slot, g))
+                 : "memory");
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      d[g * 4 + 2 * i] = __uint_as_float(r[i] << 16);
+      d[g * 4 + 2 * i + 1] = __uint_as_float(r[i] & 0xffff0000u);
+    }
   }
 }
 // To two sums at once, so that a summary is read once for both.
@@ -117,16 +140,16 @@ struct ColumnWeights {
   }
 };
 
-// The weights of a group's blocks with one another; each warp has its own copy.
+// The weights of a group's blocks with one another, [column][row]; each warp has its own copy.
 struct NearWeights {
   std::uint32_t base;
 
   // Two of the 64 a lane, of blocks `first` and on.
   __device__ __forceinline__ void load(const ColumnWeights& weights, int first) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const int row = lane / kColumnsGroup, column = lane % kColumnsGroup;
+    const int row = lane % kColumnsGroup, column = lane / kColumnsGroup;
     const float low = weights.one(first + row, first + column);
-    const float high = weights.one(first + row + 4, first + column);
+    const float high = weights.one(first + row, first + column + 4);
     __syncwarp();  // those of the group before have been read
     asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4), "f"(low) : "memory");
     asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4 + 128), "f"(high) : "memory");
@@ -136,7 +159,16 @@ struct NearWeights {
     float weight;
     asm volatile("ld.shared.f32 %0, [%1];\n"
                  : "=f"(weight)
-                 : "r"(base + (row * kColumnsGroup + column) * 4)
+                 : "r"(base + (column * kColumnsGroup + row) * 4)
+                 : "memory");
+    return weight;
+  }
+  // Of an even row and the one after it
+  __device__ __forceinline__ float2 two(int row, int column) const {
+    float2 weight;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n"
+                 : "=f"(weight.x), "=f"(weight.y)
+                 : "r"(base + (column * kColumnsGroup + row) * 4)
                  : "memory");
     return weight;
   }
@@ -149,6 +181,15 @@ __device__ __forceinline__ std::uint32_t group_weights(const ColumnWeights& weig
   const int lane = static_cast<int>(threadIdx.x % 32), row = first + lane / 4;
   const int column = earlier + lane % 4 * 2;
   return ptx::pack_bf16(weights.one(row, column), weights.one(row, column + 1));
+}
+
+// c += the products of 8 blocks
+__device__ __forceinline__ void mma_8(float (&c)[4], const std::uint32_t (&a)[2], std::uint32_t b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
 // Chunks of one place in two neighbouring slots; a pair of their elements is a first factor.
@@ -164,6 +205,8 @@ struct ChunkPair {
 // them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies chunk g of a row
 // of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards.
 struct FarColumns {
+  static constexpr int kRows = 16, kAsked = 8;  // rows; chunks in pairs that are asked for ahead
+
   std::uint32_t base;         // of the warp's rows of slot 0
   const unsigned char* kept;  // the same of the groups in memory
   int group;                  // the one that is to come
@@ -180,13 +223,24 @@ struct FarColumns {
     weights[2] = group_weights(all, first, kBlocks);
     if (group < 2) weights[1] = 0;
   }
+  // `last` makes the last summary, when what lies in memory has been asked for.
+  template <typename Last>
+  __device__ __forceinline__ void mix(Last&& last) {
+    // NOTE: or the compiler has the places of all rows in registers all the time.
+    asm volatile("" : "+r"(base), "+r"(t), "+r"(g));
+    if (group == 1) mix_rows<0>(last);
+    if (group == 2) mix_rows<1>(last);
+    if (group == 3) mix_rows<2>(last);
+    __syncwarp();
+  }
 
+ private:
   // Of the lane's chunk in an even slot; in the odd one after it: the same with another bit.
   static constexpr int kOdd = ColumnsPlan::kSlot;
-  __device__ __forceinline__ int place(int row) const {
+  __device__ __forceinline__ std::uint32_t place(int row) const {
     return 2 * t * ColumnsPlan::kSlot + ColumnRows::chunk(2 * t, row, g);
   }
-  __device__ __forceinline__ void load_kept(ChunkPair& x, int of_group, int row) const {
+  __device__ __forceinline__ void ask(ChunkPair& x, int of_group, int row) const {
     const unsigned char* from = kept + of_group * (kColumnsGroup * ColumnsPlan::kSlot);
     const uint4 even = __ldcg(reinterpret_cast<const uint4*>(from + place(row)));
     const uint4 odd = __ldcg(reinterpret_cast<const uint4*>(from + kOdd + (place(row) ^ 16)));
@@ -196,9 +250,9 @@ struct FarColumns {
     load_chunk(x.even, base + place(row));
     load_chunk(x.odd, base + kOdd + (place(row) ^ 16));
   }
+  // kEarlier: groups before the last one
   template <int kEarlier>
-  __device__ __forceinline__ void mix_row(int row, ChunkPair& x,
-                                          const ChunkPair (&earlier)[2]) const {
+  __device__ __forceinline__ void mix_row(int row, ChunkPair& x, const ChunkPair* earlier) const {
     float c[4][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -206,48 +260,47 @@ struct FarColumns {
                                     kEarlier > 0 ? earlier[0].elements(2 * i) : 0,
                                     kEarlier > 0 ? earlier[0].elements(2 * i + 1) : 0};
       ptx::mma_bf16(c[i], last, weights[0], weights[1]);
-      if constexpr (kEarlier > 1) {
-        const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1),
-                                        0, 0};
-        ptx::mma_bf16(c[i], second, weights[2], 0);
+    }
+    if constexpr (kEarlier > 1) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1)};
+        mma_8(c[i], second, weights[2]);
       }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
       x.even[i] = ptx::pack_bf16(c[i][0], c[i][2]);
       x.odd[i] = ptx::pack_bf16(c[i][1], c[i][3]);
     }
     store_chunk(base + place(row), x.even);
     store_chunk(base + kOdd + (place(row) ^ 16), x.odd);
   }
-  // kEarlier: groups before the last one. A lane reads no place but those it writes, so that rows
-  // are loaded ahead.
-  template <int kEarlier>
-  __device__ __forceinline__ void mix_rows() const {
-    ChunkPair x[2], earlier[2][2];
-    const auto ask = [&](int row) {
+  // A lane reads no place but those it writes, so that rows are loaded ahead.
+  template <int kEarlier, typename Last>
+  __device__ __forceinline__ void mix_rows(Last& last) const {
+    constexpr int kAhead = kEarlier > 1 ? kAsked / kEarlier : kAsked;
+    ChunkPair x[2], earlier[kAhead][kEarlier > 0 ? kEarlier : 1];
+    const auto ask_row = [&](int i, int row) {
 #pragma unroll
-      for (int i = 0; i < kEarlier; ++i) load_kept(earlier[row % 2][i], i, row);
+      for (int e = 0; e < kEarlier; ++e) ask(earlier[i][e], e, row);
     };
-    ask(0), ask(1);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ask_row(i, i);
+    last();
     load(x[0], 0);
 #pragma unroll 1
-    for (int row = 0; row < 16; row += 2) {
-      load(x[1], row + 1);
-      mix_row<kEarlier>(row, x[0], earlier[0]);
-      if (row + 2 < 16) {
-        ask(row + 2);
-        load(x[0], row + 2);
+    for (int start = 0; start < kRows; start += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int row = start + i;
+        if (row + 1 < kRows) load(x[(i + 1) % 2], row + 1);
+        mix_row<kEarlier>(row, x[i % 2], earlier[i]);
+        if (row + kAhead < kRows) ask_row(i, row + kAhead);
       }
-      mix_row<kEarlier>(row + 1, x[1], earlier[1]);
-      if (row + 3 < 16) ask(row + 3);
     }
   }
-  __device__ __forceinline__ void mix() const {
-    if (group == 1) mix_rows<0>();
-    if (group == 2) mix_rows<1>();
-    if (group == 3) mix_rows<2>();
-    __syncwarp();
-  }
 
- private:
   static __device__ __forceinline__ void load_chunk(std::uint32_t (&x)[4], std::uint32_t at) {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

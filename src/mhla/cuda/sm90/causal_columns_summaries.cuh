@@ -20,8 +20,10 @@ struct ColumnSummaries {
   unsigned parity = 0;     // bit i: of read(i)
   NearWeights near;
   Diagonal diagonal;
-  std::uint32_t k[kTile / 16][4];  // 16 columns of the keys of the next summary
   ColumnSums d, row[2];
+  // A summary goes to its slot, where S~ of its own block is read before, when it is wanted there.
+  RoundedRows pending;
+  int pending_block = -1;
 
   __device__ __forceinline__ ColumnSummaries(const ColumnsArgs& a, const ColumnsShared& s)
       : args(a),
@@ -33,48 +35,34 @@ struct ColumnSummaries {
              warp * ColumnsPlan::kWarpRows),
         near{s.near(warp)} {}
 
-  template <Feature kFeature>
-  __device__ __forceinline__ void map_columns() {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) k[i / 4][i % 4] = feature_pair<bf16, kFeature>(k[i / 4][i % 4]);
-  }
-  // phi of 16 columns of the next keys, to registers and back to where they lay. NOTE: without a
-  // map the arrival may overtake the loads; products read the same keys before they are replaced.
-  __device__ __forceinline__ void map_keys() {
-    const std::uint32_t box = shared.k(keys.stage) + warp / 4 * kBoxBytes;
-    barrier_wait(shared.k_landed(keys.stage), keys.parity);
-    load_columns(k, box);
-    if (args.feature != Feature::identity) {
-      if (args.feature == Feature::relu) map_columns<Feature::relu>();
-      if (args.feature == Feature::relu_eps) map_columns<Feature::relu_eps>();
-      if (args.feature == Feature::elu1) map_columns<Feature::elu1>();
-      store_columns(box, k);
-      fence_async();
-    }
-    release_buffer(shared.k_mapped(keys.stage));
-    keys.next();
-  }
   // d = phi(k)^T v, not awaited
   __device__ __forceinline__ void begin_summary() {
-    barrier_wait(shared.v_landed(values.stage), values.parity);
+    await_tiles();
+    const std::uint32_t k = shared.k(keys.stage) + warp / 4 * kBoxBytes, v = shared.v(values.stage);
     wgmma_fence();
-    wgmma<bf16, 64, true, false>(d, k[0], Box::tokens_inner(shared.v(values.stage), 0));
+    wgmma_columns<false>(d, Box::tokens_inner(k, 0), Box::tokens_inner(v, 0));
 #pragma unroll
     for (int i = 1; i < kTile / 16; ++i) {
-      wgmma<bf16, 64, true, true>(d, k[i], Box::tokens_inner(shared.v(values.stage), i));
+      wgmma_columns<true>(d, Box::tokens_inner(k, i), Box::tokens_inner(v, i));
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void release_values() {
-    release_buffer(shared.v_empty(values.stage));
-    values.next();
-  }
-  // Awaits it, and readies the keys of the next one.
   __device__ __forceinline__ void end_summary() {
     wgmma_wait<0>();
     hold(d);
-    release_values();
-    map_keys();
+    release_tiles();
+  }
+  __device__ __forceinline__ void await_tiles() {
+    barrier_wait(shared.k_landed(keys.stage), keys.parity);
+    barrier_wait(shared.v_landed(values.stage), values.parity);
+    barrier_wait(shared.k_mapped(keys.stage), keys.parity);
+  }
+  __device__ __forceinline__ void release_tiles() {
+    __syncwarp();
+    warp_arrive(shared.k_empty(keys.stage));
+    warp_arrive(shared.v_empty(values.stage));
+    keys.next();
+    values.next();
   }
 
   // Until S~ that lies in a slot has been read.
@@ -93,49 +81,80 @@ struct ColumnSummaries {
     release_buffer(shared.ready(slot));
     published ^= 1u << slot;
   }
-  // The summary to its slot, for blocks after the next, and to memory where a group after the next
-  // will want it.
-  __device__ __forceinline__ void keep(int slot, int group) {
-    await_slot(slot);
-    store_mixed(rows, slot, d);
-    if (group < args.keeps) fence_async();
-    __syncwarp();
-    if (group < args.keeps && threadIdx.x % 32 == 0) {
-      const std::int64_t number = group * kColumnsGroup + slot;
-      store_linear(kept + number * ColumnsPlan::kSlot, rows.base + slot * ColumnsPlan::kSlot,
-                   ColumnsPlan::kWarpRows);
-      store_commit();
-    }
+  // The summary, where a block after the next will want it.
+  __device__ __forceinline__ void keep(int block) {
+    if (block + 2 >= args.blocks) return;
+    pending.round(d);
+    pending_block = block;
   }
-  // S~' of the blocks of the next group takes the place of this one's summaries.
-  __device__ __forceinline__ void mix_groups(const FarColumns& far) {
+  // To its slot, and to memory where a group after the next will want it.
+  __device__ __forceinline__ void flush() {
+    if (pending_block < 0) return;
+    const int slot = pending_block % kColumnsGroup;
+    await_slot(slot);
+    pending.store(rows, slot);
+    if (pending_block < args.keeps * kColumnsGroup) {
+      fence_async();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) {
+        store_linear(kept + static_cast<std::int64_t>(pending_block) * ColumnsPlan::kSlot,
+                     rows.base + slot * ColumnsPlan::kSlot, ColumnsPlan::kWarpRows);
+        store_commit();
+      }
+    }
+    pending_block = -1;
+    __syncwarp();
+  }
+  // S~' of the blocks of the next group takes the place of this one's summaries, the last of which
+  // is still being made.
+  __device__ __forceinline__ void mix_groups(int block, const ColumnWeights& weights) {
+    const int group = block / kColumnsGroup + 1;
+    FarColumns far{rows.base, kept, group, weights};
     if (threadIdx.x % 32 == 0) {
-      store_wait_read();  // of the slots, which will be written
-      // What earlier groups stored has to be there; where the last one stored, too, less its
-      // stores.
-      if (far.group > args.keeps) {
-        store_wait_all();
-      } else if (far.group > 1) {
-        store_wait_but<kColumnsGroup>();
+      // What earlier groups stored has to be there; where the last one stores, too, it has stored
+      // all but two.
+      if (group > args.keeps) {
+        store_wait();
+      } else if (group > 1) {
+        store_wait<kColumnsGroup - 2>();
       }
       fence_engine();
     }
     __syncwarp();
-    far.mix();
+    far.mix([&] {
+      near.load(weights, block + 1);
+      flush();
+      end_summary();
+      pending.round(d);
+      pending_block = block;
+      flush();
+      pending = {};                                  // NOTE: or it has its registers all the time
+      if (threadIdx.x % 32 == 0) store_wait_read();  // of the slots, which will be written
+      __syncwarp();
+    });
+  }
+  static __device__ __forceinline__ void clear(ColumnSums& sums) {
+#pragma unroll
+    for (int i = 0; i < kColumnsWidth / 2; ++i) sums[i] = 0.f;
   }
   // The sums of two blocks before the summary of the block before them.
   __device__ __forceinline__ void begin_rows(int first, bool far) {
-#pragma unroll
-    for (int i = 0; i < kColumnsWidth / 2; ++i) row[0][i] = row[1][i] = 0.f;
+    // NOTE: all of them in any case, or the compiler keeps the sums before.
+    if (far && first > 0) {
+      load_mixed(rows, first, row[0]);
+    } else {
+      clear(row[0]);
+    }
     if (far) {
-      const std::uint32_t one = diagonal.factor(1.f);
-      if (first > 0) add_mixed(rows, first, one, row[0]);
-      add_mixed(rows, first + 1, one, row[1]);
+      load_mixed(rows, first + 1, row[1]);
+    } else {
+      clear(row[1]);
     }
 #pragma unroll 1
     for (int slot = 0; slot + 1 < first; ++slot) {
-      const std::uint32_t factors[] = {diagonal.factor(near(first, slot)),
-                                       diagonal.factor(near(first + 1, slot))};
+      const float2 weights = near.two(first, slot);
+      const std::uint32_t factors[] = {diagonal.factor(weights.x), diagonal.factor(weights.y)};
+      if (slot + 2 == first) flush();  // as late as it can be
       add_mixed(rows, slot, factors, row);
     }
   }
@@ -145,9 +164,9 @@ struct ColumnSummaries {
   }
 
   // The last block: nothing reads its summary.
-  __device__ __forceinline__ void skip_values() {
-    barrier_wait(shared.v_landed(values.stage), values.parity);
-    release_values();
+  __device__ __forceinline__ void skip_tiles() {
+    await_tiles();
+    release_tiles();
   }
   // An even block, and an odd one; they say whether another follows.
   __device__ __forceinline__ bool even(int block) {
@@ -156,34 +175,33 @@ struct ColumnSummaries {
     if (more) begin_summary();
     if (block > 0) publish(slot, row[0]);
     if (!more) {
-      skip_values();
+      skip_tiles();
       return false;
     }
+    flush();
+    const float weight = near(slot + 1, slot);
     end_summary();
-    add_summary(row[1], near(slot + 1, slot));
+    add_summary(row[1], weight);
     publish(slot + 1, row[1]);
-    if (block + 2 < args.blocks) keep(slot, block / kColumnsGroup);
+    keep(block);
     return true;
   }
   __device__ __forceinline__ bool odd(int block, const ColumnWeights& weights) {
     const int slot = block % kColumnsGroup, next = slot + 1, group = block / kColumnsGroup;
     if (block + 1 == args.blocks) {
-      skip_values();
+      skip_tiles();
       return false;
     }
     begin_summary();
     if (next < kColumnsGroup) {
       begin_rows(next, group > 0);
+      const float2 weight = near.two(next, slot);
       end_summary();
-      add_summary(row[0], near(next, slot));
-      add_summary(row[1], near(next + 1, slot));
-      if (block + 2 < args.blocks) keep(slot, group);
+      add_summary(row[0], weight.x);
+      add_summary(row[1], weight.y);
+      keep(block);
     } else {
-      const FarColumns far(rows.base, kept, group + 1, weights);
-      near.load(weights, block + 1);
-      end_summary();
-      keep(slot, group);
-      mix_groups(far);
+      mix_groups(block, weights);
       begin_rows(0, true);
     }
     return true;
@@ -191,14 +209,13 @@ struct ColumnSummaries {
   __device__ __forceinline__ void walk(const ColumnsItem& item) {
     const ColumnWeights weights(args, item.head);
     fence_engine();  // what was kept of the item before has been read
-    map_keys();
     near.load(weights, 0);
     begin_rows(0, false);
     for (int block = 0; even(block) && odd(block + 1, weights); block += 2) {
     }
   }
   __device__ __forceinline__ void run() {
-    each_item(args, [&](const ColumnsItem& item) { walk(item); });
+    each_item(args, [&](const ColumnsItem& item, bool) { walk(item); });
     if (threadIdx.x % 32 == 0) store_wait_read();
   }
 };

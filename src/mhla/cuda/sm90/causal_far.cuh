@@ -245,7 +245,7 @@ struct FarStores {
     for (int i = 0; i < count; ++i, to += kFarParts * kBoxBytes) {
       store_linear(to, shared.slot(i), kBoxBytes);
       store_commit();
-      store_wait_read_but<kUnderWay>();
+      store_wait_read<kUnderWay>();
       if (i >= kUnderWay) barrier_arrive(shared.free(i - kUnderWay));
     }
     store_wait_read();
@@ -256,7 +256,7 @@ struct FarStores {
          at += static_cast<int>(gridDim.x)) {
       store(FarItem(args, at));
     }
-    store_wait_all();
+    store_wait();
   }
 };
 

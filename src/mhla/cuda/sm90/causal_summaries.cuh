@@ -152,14 +152,14 @@ __device__ __forceinline__ void compute_summaries(const CausalSummaryArgs& args,
       }
       store_commit();
       if (before >= 0) {  // which has had the time of this one to get there
-        store_wait_but<1>();
+        store_wait<1>();
         order.done(before);
       }
     }
     before = work.pair;
   }
   if (leads && before >= 0) {
-    store_wait_all();
+    store_wait();
     order.done(before);
   }
 }

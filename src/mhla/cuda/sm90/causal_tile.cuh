@@ -69,51 +69,17 @@ __device__ __forceinline__ void load_columns(std::uint32_t (&a)[kTile / 16][4], 
   }
 }
 
-// The same columns back to their box.
-__device__ __forceinline__ void store_columns(std::uint32_t box,
-                                              const std::uint32_t (&a)[kTile / 16][4]) {
-  const int lane = threadIdx.x % 32, chunk = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
-  const std::uint32_t at = box + Box::chunk(lane % 8 + lane / 16 * 8, chunk);
-#pragma unroll
-  for (int s = 0; s < kTile / 16; ++s) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(
-                     at + s * 16 * 128),
-                 "r"(a[s][0]), "r"(a[s][1]), "r"(a[s][2]), "r"(a[s][3])
-                 : "memory");
-  }
-}
-
-// Bytes as they lie, to shared memory (the barrier counts them) and from there.
-__device__ __forceinline__ void copy_linear(std::uint32_t to, const void* from, int bytes,
-                                            std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-__device__ __forceinline__ void store_linear(void* to, std::uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
-}
-
-// Until what this thread stores, less the last groups, has been read from shared memory.
-template <int kPending>
-__device__ __forceinline__ void store_wait_read_but() {
-  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
-}
-
 // phi in place on rows as they landed, by the mapping warps; the order of the bytes does not
 // matter. NOTE: tokens past the end become phi(0): they meet zeros of v and d_o.
-template <int kChunks, typename Map>
+template <int kChunks, int kThreads = 32 * kCausalMapWarps, int kBatch = 2, typename Map>
 __device__ __forceinline__ void map_rows(std::uint32_t rows, int thread, const Map& map) {
-  constexpr int kThreads = 32 * kCausalMapWarps, kBatch = 2;
+  constexpr bool kWhole = kChunks % (kBatch * kThreads) == 0;  // no batch lacks chunks
+#pragma unroll 1
   for (int first = thread; first < kChunks; first += kBatch * kThreads) {
     std::uint32_t w[kBatch][4];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (first + i * kThreads >= kChunks) break;
+      if (!kWhole && first + i * kThreads >= kChunks) break;
       asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                    : "=r"(w[i][0]), "=r"(w[i][1]), "=r"(w[i][2]), "=r"(w[i][3])
                    : "r"(rows + (first + i * kThreads) * 16)
@@ -121,7 +87,7 @@ __device__ __forceinline__ void map_rows(std::uint32_t rows, int thread, const M
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (first + i * kThreads >= kChunks) break;
+      if (!kWhole && first + i * kThreads >= kChunks) break;
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[i][j] = map(w[i][j]);
       asm volatile(
