@@ -25,7 +25,8 @@ struct Workspace {
 };
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // what cudaMalloc gives, and a cache line
 
-// A depthwise convolution of v on its token grid, zeros outside, that is added to o.
+// A depthwise convolution of v on its token grid, zeros outside, that is added to o. NOTE: a CUDA
+// device may need v and o as grid_convolution does (token_maps.h).
 struct LocalTerm {
   TensorView weight = {};  // [H * dv, taps], row-major over the kernel, of the problem's dtype
   TensorView bias = {};    // [H * dv], or undefined

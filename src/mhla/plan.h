@@ -25,7 +25,7 @@ struct Cost {
 };
 
 struct Candidate {
-  std::string implementation;  // "cuda.sm90.dense"
+  std::string implementation;  // "cuda.dense"
   bool chosen = false;
   double predicted_seconds = 0;  // of one forward; 0 when refused
   std::string reason = {};       // why refused, or how the prediction came about

@@ -26,7 +26,7 @@ struct PlanData {
 
 // Views were checked against the problem before forward and backward are called.
 struct Implementation {
-  const char* name;  // "reference", "cpu.linear", "cuda.sm90.dense"
+  const char* name;  // "reference", "cpu.linear", "cuda.dense"
   // Empty when the implementation serves the problem, otherwise the reason why not.
   std::optional<std::string> (*refuses)(const Problem& problem);
   double (*predict_seconds)(const Problem& problem, const PlanOptions& options);  // one forward
@@ -53,5 +53,8 @@ struct Implementation {
 std::vector<const Implementation*> reference_implementations();
 std::vector<const Implementation*> cpu_implementations();
 std::vector<const Implementation*> cuda_implementations();
+// How to get an absent one; null where it is compiled in.
+const char* cpu_absence();
+const char* cuda_absence();
 
 }  // namespace mhla

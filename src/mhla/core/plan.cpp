@@ -36,6 +36,11 @@ void check_known(const std::string& wanted) {
        hint.empty() ? "" : "; did you mean '" + hint + "'?", " (compiled: ", list, ")");
 }
 
+// What the device of a problem lacks in this build, if anything.
+const char* absence(const Problem& problem) {
+  return problem.device.kind == Device::Kind::cuda ? cuda_absence() : cpu_absence();
+}
+
 std::string text(const char* format, double value) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, format, value);
@@ -89,6 +94,7 @@ Plan plan(const Problem& problem, const PlanOptions& options) {
     for (const auto& candidate : data->candidates) {
       reasons += "; " + candidate.implementation + ": " + candidate.reason;
     }
+    if (const char* missing = absence(problem)) reasons += std::string("; ") + missing;
     fail(ErrorCode::unsupported, "plan", "nothing serves ", problem.to_string(), reasons);
   }
   data->candidates[best].chosen = true;
@@ -157,6 +163,7 @@ std::string Plan::explain() const {
     }
     out += "\n";
   }
+  if (const char* missing = absence(p)) out += std::string("    ") + missing + "\n";
   return out;
 }
 

@@ -107,5 +107,6 @@ constexpr Implementation kLinear{.name = "cpu.linear",
 std::vector<const Implementation*> cpu_implementations() {
   return {&kLinear, &cpu::dense_implementation()};
 }
+const char* cpu_absence() { return nullptr; }
 
 }  // namespace mhla

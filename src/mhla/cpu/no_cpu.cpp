@@ -5,6 +5,9 @@
 namespace mhla {
 
 std::vector<const Implementation*> cpu_implementations() { return {}; }
+const char* cpu_absence() {
+  return "this build has no CPU kernels (configure where Highway's headers are, libhwy-dev)";
+}
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_engine_f32(
     const std::shared_ptr<const Setup>& setup) {

@@ -117,7 +117,7 @@ bool has_box_forward(const Problem& problem) {
 }
 
 std::optional<std::string> refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (auto reason = device_refuses(problem.device, 90)) return reason;
   if (problem.dtype != DType::bf16) return "summaries are kept in bf16, so inputs must be";
   if (problem.mask != Mask::none) return "mask none only";
   if (problem.separate_denominator) return "the denominator reads the numerator's q and k";
@@ -136,11 +136,6 @@ std::optional<std::string> refuses(const Problem& problem) {
       problem.batch * problem.heads > 0x7fffffff) {
     return "token and head numbers are 32 bits wide";
   }
-  int major = 0;  // stays 0 without a driver: the plan's prepare step then says so
-  const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                                    problem.device.index);
-  if (status != cudaSuccess) return std::nullopt;
-  if (major != 9) return "needs compute capability 9.0";
   // Tensors that the copy engine cannot address go backward through one of the others.
   return dense_implementation().refuses(problem) ? linear_implementation().refuses(problem)
                                                  : std::nullopt;
@@ -181,7 +176,7 @@ const Implementation& other_implementation(const Problem& problem) {
   const Implementation &dense = dense_implementation(), &linear = linear_implementation();
   if (dense.refuses(problem)) return linear;
   const auto boxes = box_plan(problem);
-  const double patience = boxes && boxes->backward.size > 0 ? 4 : 1;
+  const double patience = boxes && boxes->backward.size > 0 ? 5 : 1;
   return dense.predict_seconds(problem, {}) < patience * linear.predict_seconds(problem, {})
              ? dense
              : linear;
@@ -218,10 +213,7 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   const bool shared = has_shared_rows(problem);
   const DeviceGuard guard(problem.device.index);
   const Implementation& other = other_implementation(problem);
-  int processors = 1;
-  check_call(
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, problem.device.index),
-      "cudaDeviceGetAttribute");
+  const int processors = multiprocessors(problem.device.index);
   auto boxes = box_plan(problem);
   if (boxes) {
     const auto measure = [&](BoxPlan::Way& way, bool backward) {

@@ -8,7 +8,7 @@ namespace mhla::cuda {
 const Implementation& linear_implementation();
 const Implementation& tf32_implementation();  // the same for f32 inputs through TF32
 const Implementation& causal_implementation();
-const Implementation& columns_implementation();  // the same with other kernels
+const Implementation& columns_implementation();  // the same with another forward
 const Implementation& dense_implementation();
 const Implementation& fused_implementation();
 

@@ -1,7 +1,5 @@
 // The linear form on CUDA devices: summaries, mixing, read-out, and their backward.
 #include <algorithm>
-#include <initializer_list>
-#include <vector>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/implementations.h"
@@ -45,23 +43,10 @@ std::shared_ptr<const void> prepare(const Problem& problem) {
   const DeviceGuard guard(problem.device.index);
   auto prepared = std::make_shared<LinearPrepared>();
   prepared->plan = linear_plan(problem, kTf32);
-  prepared->overlap = compute_capability() >= 90;
+  prepared->overlap = code_version(problem.device.index) >= 90;
   prepared->tables = linear_tables(problem, prepared->plan);
   const LinearPlan& plan = prepared->plan;
-  const LinearKernels& k = *plan.kernels;
-  // What the plan does not use is left alone: it may not fit the device.
-  std::vector<const LinearKernel*> used{&k.summaries, &k.readout, &k.backward_q, &k.backward_kv};
-  const auto add = [&used](bool wanted, std::initializer_list<const LinearKernel*> kernels) {
-    if (wanted) used.insert(used.end(), kernels);
-  };
-  add(plan.packed_backward, {&k.packed_backward_q, &k.packed_backward_kv});
-  add(plan.causal && !plan.packed_causal,
-      {&k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal});
-  add(plan.packed_causal,
-      {&k.packed_readout_causal, &k.packed_backward_q_causal, &k.packed_backward_kv_causal});
-  add(plan.whole_blocks, {&k.packed_readout_block, &k.packed_backward_block});
-  add(plan.row_dots, {&k.row_dots});
-  for (const LinearKernel* kernel : used) {
+  for (const LinearKernel* kernel : used_kernels(plan)) {
     allow_shared(reinterpret_cast<const void*>(kernel->entry),
                  shared_bytes(*kernel, stages_of(*kernel, plan)));
   }

@@ -14,7 +14,6 @@ LinearCall::LinearCall(const PlanData& data, const Workspace& workspace, Stream 
       overlap_(static_cast<const LinearPrepared*>(data.prepared.get())->overlap),
       base_(static_cast<unsigned char*>(workspace.data)),
       stream_(stream),
-      by_columns_(data.options.implementation == "cuda.columns"),
       tiles_(problem_, plan_.tiles, plan_.entries, plan_.sums_inside) {
   args_.all_heads = static_cast<int>(problem_.heads);
   args_.dk = static_cast<int>(problem_.dk);
@@ -71,8 +70,7 @@ bool LinearCall::run_causal(const BackwardInputs& inputs, const BackwardOutputs&
                               .second = at(at_.d_mixed),
                               .slots = static_cast<int>(plan_.group_pairs()),
                               .dk = plan_.kernels->dk,
-                              .dv_tile = plan_.kernels->dv,
-                              .in_registers = by_columns_});
+                              .dv_tile = plan_.kernels->dv});
   sums_ = whole.run(args_, pair_mix_args(outputs.d_mixing.defined()),
                     static_cast<unsigned*>(at(at_.counters)), stream_);
   return sums_ > 0;
@@ -375,8 +373,8 @@ void LinearCall::weight_gradient() {
                                 stream_);
   } else {
     start(kernel.entry,
-          {.x = plan_.splits,
-           .y = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
+          {.x = static_cast<std::int64_t>(plan_.gradient_rows / kernel.tile) * args.tiles_n,
+           .y = plan_.splits,
            .z = matrices},
           kernel.threads, kernel.bytes, stream_, args);
   }
@@ -390,8 +388,8 @@ void LinearCall::weight_gradient() {
   const int tile = by_rows ? rows.gradient_tile : kVectorGradientTile;
   args.tiles_n = (plan_.gradient_cols + tile - 1) / tile;
   start(by_rows ? rows.gradient : vector_gradient_kernel(),
-        {.x = plan_.vector_splits,
-         .y = static_cast<std::int64_t>((plan_.gradient_rows + tile - 1) / tile) * args.tiles_n,
+        {.x = static_cast<std::int64_t>((plan_.gradient_rows + tile - 1) / tile) * args.tiles_n,
+         .y = plan_.vector_splits,
          .z = matrices},
         256, 0, stream_, args);
 }

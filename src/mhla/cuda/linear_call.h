@@ -106,7 +106,6 @@ class LinearCall {
   const bool overlap_;
   unsigned char* base_;
   Stream stream_;
-  const bool by_columns_;  // for "cuda.columns", which mixes in registers
   LinearArgs args_{};
   TensorView mixing_;
   sm90::TileCall tiles_;

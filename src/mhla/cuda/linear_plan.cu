@@ -2,6 +2,7 @@
 #include "mhla/cuda/linear_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "mhla/cuda/arguments.h"
 
@@ -27,6 +28,10 @@ bool is_small(const Problem& problem) {
           fits(small_kernels(problem).readout_causal, problem.device.index));
 }
 
+bool is_packed(const Problem& problem) {
+  return problem.dtype == DType::bf16 && !is_small(problem);
+}
+
 const LinearKernels& kernels_for(const Problem& problem, bool through_tf32) {
   const DType dtype = problem.dtype;
   if (is_small(problem)) return small_kernels(problem);
@@ -50,6 +55,14 @@ const LinearKernels& kernels_for(const Problem& problem, bool through_tf32) {
     if (get().dk >= problem.dk) return get();
   }
   fail(ErrorCode::internal, "cuda.linear", "no kernel for dk = ", problem.dk);
+}
+
+const LinearKernels& lean_kernels_for(const Problem& problem, bool through_tf32) {
+  const DType dtype = problem.dtype;
+  return dtype == DType::bf16  ? lean_kernels_bf16(problem.dk)
+         : dtype == DType::f16 ? lean_kernels_f16(problem.dk)
+         : through_tf32        ? lean_kernels_tf32(problem.dk)
+                               : lean_kernels_f32(problem.dk);
 }
 
 const TypeKernels& type_kernels_for(const Problem& problem, bool through_tf32) {
@@ -152,6 +165,46 @@ void choose_groups(const Problem& problem, LinearPlan& plan) {
   plan.head_groups = (problem.heads + plan.group_heads - 1) / plan.group_heads;
 }
 
+// The choices that a table of kernels makes.
+void use_kernels(const Problem& problem, const LinearKernels& kernels, LinearPlan& plan) {
+  const BlockLayout &q = problem.layout, &k = problem.keys();
+  const int device = problem.device.index;
+  const bool packed = is_packed(problem);
+  plan.kernels = &kernels;
+  plan.dv_tiles = static_cast<int>((problem.dv + kernels.dv - 1) / kernels.dv);
+  // NOTE: the fused denominator sees one dv tile of o at a time, and no other block's queries.
+  plan.given = plan.normalized &&
+               (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
+  plan.packed_backward = packed && !plan.causal && plan.dv_tiles == 1;
+  plan.packed_causal = packed && plan.causal && q.max_block_tokens() <= kernels.rows;
+  plan.whole_blocks = plan.packed_causal && !plan.normalized &&
+                      kernels.packed_backward_block.entry != nullptr &&
+                      fits(kernels.packed_readout_block, device) &&
+                      fits(kernels.packed_backward_block, device);
+  plan.pair_mixing = plan.whole_blocks && plan.matrices == 1 && q.sequences().size() == 1 &&
+                     plan.rows <= pair_mix_kernel().blocks &&
+                     pair_mix_kernel().bytes <= plan.shared_bytes;
+  plan.sums_inside = packed && plan.normalized && !plan.given;
+  plan.row_dots = plan.given && problem.dtype != DType::f32;
+  plan.entries = plan.dv_tiles * kernels.dk * kernels.dv +
+                 (plan.sums_inside ? padded(kernels.dk, 32) : 0);
+  const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
+  plan.row_tiles = static_cast<int>((longest + kernels.rows - 1) / kernels.rows);
+}
+
+// The gradient of `most` x `most` weights.
+const WeightGradientKernel& gradient_kernel_for(const TypeKernels& types, int most, int bytes) {
+  const WeightGradientKernel* best = &types.weight_gradient[most <= 16 ? 0 : most <= 64 ? 1 : 3];
+  for (const int other : {2, 1}) {  // a smaller tile when it pads much less
+    const auto& kernel = types.weight_gradient[other];
+    if (most > 64 &&
+        (padded(most, kernel.tile) * 5 < padded(most, best->tile) * 4 || best->bytes > bytes)) {
+      best = &kernel;
+    }
+  }
+  return *best;
+}
+
 }  // namespace
 
 LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
@@ -160,10 +213,8 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   if (problem.mask == Mask::causal && problem.normalizer != Normalizer::none) through_tf32 = false;
   LinearPlan plan;
   const BlockLayout &q = problem.layout, &k = problem.keys();
-  plan.kernels = &kernels_for(problem, through_tf32);
   plan.shared_bytes = shared_memory(problem.device.index);
   plan.types = &type_kernels_for(problem, through_tf32);
-  plan.dv_tiles = static_cast<int>((problem.dv + plan.kernels->dv - 1) / plan.kernels->dv);
   plan.q_blocks = static_cast<int>(q.blocks().size());
   plan.k_blocks = static_cast<int>(k.blocks().size());
   const auto box = largest_box(q);
@@ -177,26 +228,14 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   plan.normalized = problem.normalizer != Normalizer::none;
   plan.shared = problem.normalizer == Normalizer::shared_position;
   plan.separate = plan.normalized && problem.separate_denominator;
-  // NOTE: the fused denominator sees one dv tile of o at a time, and no other block's queries.
-  plan.given = plan.normalized &&
-               (plan.causal || plan.shared || plan.separate || plan.dv_tiles > 1);
-  const bool packed = problem.dtype == DType::bf16 && !is_small(problem);
-  plan.packed_backward = packed && !plan.causal && plan.dv_tiles == 1;
-  plan.packed_causal = packed && plan.causal && q.max_block_tokens() <= plan.kernels->rows;
-  plan.whole_blocks = plan.packed_causal && !plan.normalized &&
-                      plan.kernels->packed_backward_block.entry != nullptr &&
-                      fits(plan.kernels->packed_readout_block, problem.device.index) &&
-                      fits(plan.kernels->packed_backward_block, problem.device.index);
-  plan.pair_mixing = plan.whole_blocks && plan.matrices == 1 && q.sequences().size() == 1 &&
-                     plan.rows <= pair_mix_kernel().blocks &&
-                     pair_mix_kernel().bytes <= shared_memory(problem.device.index);
-  plan.sums_inside = packed && plan.normalized && !plan.given;
-  plan.row_dots = plan.given && problem.dtype != DType::f32;
-  plan.entries = plan.dv_tiles * plan.kernels->dk * plan.kernels->dv +
-                 (plan.sums_inside ? padded(plan.kernels->dk, 32) : 0);
-  const std::int64_t longest = std::max(q.max_block_tokens(), k.max_block_tokens());
-  plan.row_tiles = static_cast<int>((longest + plan.kernels->rows - 1) / plan.kernels->rows);
-  if (packed) plan.tiles = sm90::tile_plan(problem);
+  use_kernels(problem, kernels_for(problem, through_tf32), plan);
+  const auto too_large = [&](const LinearKernel* kernel) {
+    return shared_bytes(*kernel, 1) > plan.shared_bytes;
+  };
+  if (std::ranges::any_of(used_kernels(plan), too_large) && !is_small(problem)) {
+    use_kernels(problem, lean_kernels_for(problem, through_tf32), plan);
+  }
+  if (is_packed(problem)) plan.tiles = sm90::tile_plan(problem);
 
   plan.resident = resident_for(problem, plan);
   const int most_blocks = std::max(plan.q_blocks, plan.k_blocks);
@@ -221,15 +260,8 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   plan.mix_transposed_slabs = slabs_per_block(plan, *plan.mix_transposed,
                                               plan.mix_transposed_tasks);
 
-  // The gradient of the weights.
   const int most = std::max(plan.rows, plan.cols);
-  plan.weight_gradient = &plan.types->weight_gradient[most <= 16 ? 0 : most <= 64 ? 1 : 3];
-  for (const int other : {2, 1}) {  // a smaller tile when it pads much less
-    const auto& kernel = plan.types->weight_gradient[other];
-    if (most > 64 && padded(most, kernel.tile) * 5 < padded(most, plan.weight_gradient->tile) * 4) {
-      plan.weight_gradient = &kernel;
-    }
-  }
+  plan.weight_gradient = &gradient_kernel_for(*plan.types, most, plan.shared_bytes);
   const int tile = plan.weight_gradient->tile;
   plan.gradient_rows = padded(plan.rows, tile);
   plan.gradient_cols = padded(plan.cols, tile);
@@ -254,6 +286,27 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   }
   if (plan.pair_mixing) plan.splits = kResidentGrid;
   return plan;
+}
+
+std::vector<const LinearKernel*> used_kernels(const LinearPlan& plan) {
+  const LinearKernels& k = *plan.kernels;
+  std::vector<const LinearKernel*> used{&k.summaries};
+  const auto add = [&used](std::initializer_list<const LinearKernel*> kernels) {
+    used.insert(used.end(), kernels);
+  };
+  if (plan.whole_blocks) {
+    add({&k.packed_readout_block, &k.packed_backward_block});
+  } else if (plan.packed_causal) {
+    add({&k.packed_readout_causal, &k.packed_backward_q_causal, &k.packed_backward_kv_causal});
+  } else if (plan.causal) {
+    add({&k.readout_causal, &k.backward_q_causal, &k.backward_kv_causal});
+  } else if (plan.packed_backward) {
+    add({&k.readout, &k.packed_backward_q, &k.packed_backward_kv});
+  } else {
+    add({&k.readout, &k.backward_q, &k.backward_kv});
+  }
+  if (plan.row_dots) add({&k.row_dots});
+  return used;
 }
 
 int stages_of(const LinearKernel& kernel, const LinearPlan& plan) {
@@ -343,7 +396,7 @@ LinearWorkspace linear_workspace(const Problem& problem, const LinearPlan& plan,
 }
 
 std::optional<std::string> linear_refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
+  if (auto reason = device_refuses(problem.device)) return reason;
   if (problem.dtype == DType::f64) return "f64 is not compiled for CUDA";
   if (problem.dk > 256) return "dk is at most 256";
   constexpr std::int64_t kMost = 0x7fffffff, kGrid = 65535;
@@ -354,7 +407,6 @@ std::optional<std::string> linear_refuses(const Problem& problem) {
   if (problem.batch > kGrid || blocks > static_cast<std::size_t>(kGrid)) {
     return "at most 65535 batch entries and blocks";
   }
-  if (device_count() <= problem.device.index) return "there is no such CUDA device";
   return std::nullopt;
 }
 

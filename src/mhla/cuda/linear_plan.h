@@ -67,6 +67,8 @@ struct LinearPlan {
 
 // through_tf32: the products of f32 inputs, on the tensor cores.
 LinearPlan linear_plan(const Problem& problem, bool through_tf32);
+// What of its table a plan may launch; the rest need not fit the device.
+std::vector<const LinearKernel*> used_kernels(const LinearPlan& plan);
 // Row tiles in flight: as many as are useful and leave room for the kernel's thread blocks.
 int stages_of(const LinearKernel& kernel, const LinearPlan& plan);
 inline int shared_bytes(const LinearKernel& kernel, int stages) {

@@ -8,14 +8,14 @@
 namespace mhla {
 namespace {
 
-[[noreturn]] void refuse(const char* where) {
-  fail(ErrorCode::unsupported, where,
-       "this build has no CUDA backend (configure with MHLA_CUDA=ON)");
-}
+[[noreturn]] void refuse(const char* where) { fail(ErrorCode::unsupported, where, cuda_absence()); }
 
 }  // namespace
 
 std::vector<const Implementation*> cuda_implementations() { return {}; }
+const char* cuda_absence() {
+  return "this build has no CUDA backend (configure with MHLA_CUDA=ON)";
+}
 
 std::vector<std::string> cuda_devices() { return {}; }
 void* device_alloc(std::size_t) { refuse("device_alloc"); }
@@ -36,10 +36,8 @@ bool is_capturing(Stream) { return false; }
 
 std::unique_ptr<streaming::Engine<float>> streaming::make_cuda_engine(
     const std::shared_ptr<const Setup>& setup) {
-  fail(
-      ErrorCode::unsupported, "state", "device: got ", to_string(setup->problem.device),
-      ", but this build has no CUDA backend (configure with MHLA_CUDA=ON); its states live on the ",
-      "CPU");
+  fail(ErrorCode::unsupported, "state", "device: got ", to_string(setup->problem.device), ", but ",
+       cuda_absence(), "; its states live on the CPU");
 }
 
 }  // namespace mhla

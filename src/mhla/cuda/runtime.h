@@ -7,44 +7,43 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "mhla/core/device_memory.h"
 #include "mhla/error.h"
+#include "mhla/problem.h"
 
 namespace mhla::cuda {
 
 inline void check_call(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  fail(ErrorCode::device, "cuda", what, ": ", cudaGetErrorString(status));
+  fail(ErrorCode::device, "cuda", what, ": ", cudaGetErrorString(status),
+       status == cudaErrorNoKernelImageForDevice
+           ? " (with MHLA_CUDA_PORTABLE=ON there is code for compute capability 8.0 and newer)"
+           : "");
 }
 
-inline int device_count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver is an answer, not a failure of the next call
-  return 0;
+inline int device_attribute(int device, cudaDeviceAttr which) {
+  int value = 0;
+  check_call(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
 }
-
-// Of the current device: 90 for Hopper.
-inline int compute_capability() {
-  int device = 0, major = 0, minor = 0;
-  check_call(cudaGetDevice(&device), "cudaGetDevice");
-  check_call(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "cudaDeviceGetAttribute");
-  check_call(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-             "cudaDeviceGetAttribute");
-  return major * 10 + minor;
-}
-
 // Bytes of shared memory that one thread block of a device may have.
 inline int shared_memory(int device) {
-  int bytes = 0;
-  check_call(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "cudaDeviceGetAttribute");
-  return bytes;
+  return device_attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
+inline int multiprocessors(int device) {
+  return device_attribute(device, cudaDevAttrMultiProcessorCount);
+}
+
+// What the code that a device runs was compiled for: 90 on Hopper, else 80, which the driver
+// translates for GPUs after Hopper; 0 where this library has none for it.
+int code_version(int device);
+// Why a problem that lives there cannot be served by code of that version; nothing where it can.
+std::optional<std::string> device_refuses(const Device& device, int least = 80);
 
 // Makes a device current for as long as the guard lives.
 class DeviceGuard {

@@ -40,16 +40,11 @@ class Engine final : public streaming::Engine<float> {
   explicit Engine(std::shared_ptr<const Setup> setup)
       : setup_(std::move(setup)), device_(setup_->problem.device.index) {
     const Problem& problem = setup_->problem;
-    if (device_ >= device_count()) {
-      fail(ErrorCode::unsupported, kWhere, "device: got ", to_string(problem.device),
-           ", but this machine has ", device_count(), " CUDA devices; states live there or on the ",
-           "CPU");
+    if (const auto reason = device_refuses(problem.device)) {
+      fail(ErrorCode::unsupported, kWhere, "device: got ", to_string(problem.device), ", but ",
+           *reason, "; states live on CUDA devices or on the CPU");
     }
     const DeviceGuard guard(device_);
-    if (compute_capability() < 80) {
-      fail(ErrorCode::unsupported, kWhere, "device: needs compute capability 8.0, got ",
-           compute_capability() / 10, ".", compute_capability() % 10);
-    }
     if (problem.dk > state::kWidestKey) {
       fail(ErrorCode::unsupported, kWhere, "dk: streams on a device serve up to ",
            state::kWidestKey, ", got ", problem.dk);
@@ -61,13 +56,17 @@ class Engine final : public streaming::Engine<float> {
     if (setup_->block > 0x7fffffff || setup_->width > 0x7fffffff) {
       fail(ErrorCode::unsupported, kWhere, "blocks of ", setup_->block, " tokens on a device");
     }
-    overlap_ = compute_capability() >= 90;
+    overlap_ = code_version(device_) >= 90;
     shared_bytes_ = shared_memory(device_);
     fill_constants();
     constants_.columns = std::max(16, constants_.slice);
     if (state::step_shared(constants_) > shared_bytes_) {
       fail(ErrorCode::unsupported, kWhere, "dk: a step needs ", state::step_shared(constants_),
            " bytes of shared memory for dk = ", problem.dk, ", this device has ", shared_bytes_);
+    }
+    // NOTE: four are enough for every dk that a step fits.
+    while (constants_.tokens_at_once > 4 && state::tokens_shared(constants_) > shared_bytes_) {
+      constants_.tokens_at_once /= 2;
     }
   }
 
@@ -175,6 +174,15 @@ class Engine final : public streaming::Engine<float> {
     const DeviceGuard guard(device_);
     check_call(cudaMemcpyAsync(to, from, bytes, kind, stream()), "cudaMemcpyAsync");
     // NOTE: a copy from pageable memory has read it when the call returns.
+  }
+  // From memory that may change at once. NOTE: CUDA waits for the stream before it copies more than
+  // 64 KB of pageable memory.
+  void send(void* to, const void* host, std::size_t bytes) {
+    constexpr std::size_t kPiece = 32 << 10;
+    for (std::size_t at = 0; at < bytes; at += kPiece) {
+      transfer(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(host) + at,
+               std::min(kPiece, bytes - at), cudaMemcpyHostToDevice);
+    }
   }
   void fetch(void* host, const void* from, std::size_t bytes) {  // waits
     transfer(host, from, bytes, cudaMemcpyDeviceToHost);
@@ -329,7 +337,7 @@ class Engine final : public streaming::Engine<float> {
     if (tokens.next) std::copy_n(tokens.next_weight, heads, both.begin() + heads);
     if (!head_weights_) head_weights_ = device_memory(device_, both.size() * 4);
     if (both != uploaded_weights_) {
-      transfer(head_weights_.get(), both.data(), both.size() * 4, cudaMemcpyHostToDevice);
+      send(head_weights_.get(), both.data(), both.size() * 4);
       uploaded_weights_ = both;
     }
     return static_cast<const float*>(head_weights_.get());
@@ -357,7 +365,7 @@ class Engine final : public streaming::Engine<float> {
         std::memcpy(host.data(), mix.from.data(), pointers);
         std::memcpy(host.data() + pointers, mix.weights.data(), bytes - pointers);
       }
-      transfer(table.memory.get(), host.data(), bytes, cudaMemcpyHostToDevice);
+      send(table.memory.get(), host.data(), bytes);
       table.serial = mix.serial;
     }
     const auto* data = static_cast<const std::byte*>(table.memory.get());

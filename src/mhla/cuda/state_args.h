@@ -99,7 +99,9 @@ struct StoreArgs {
 
 // One function for each storage type; packed: bf16 that is stored as such.
 enum class Storage { f32, bf16, f16, packed };
-int step_shared(const StepArgs& args);  // bytes
+// Bytes
+int step_shared(const StepArgs& args);
+int tokens_shared(const StepArgs& args);
 // overlap: the device sets up a kernel while the previous one ends.
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream);
 void launch_tokens(Storage storage, const StepArgs& args, void* stream);

@@ -28,18 +28,18 @@ void launch_usual(const StepCall& call, bool overlap, void* stream) {
          overlap);
 }
 
-int tokens_shared(const StepArgs& a) {
-  const int n = a.tokens_at_once;
-  const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) + n * (n + 1) +
-                     2 * a.key + n;
-  return floats * 4;
-}
-
 }  // namespace
 
 int step_shared(const StepArgs& args) {
   return kMixBytes + (args.packed ? step_bytes<bf16>(args.key, args.columns)
                                   : step_bytes<float>(args.key, args.columns));
+}
+
+int tokens_shared(const StepArgs& a) {
+  const int n = a.tokens_at_once;
+  const int floats = a.dk * kChunkColumns + n * kChunkColumns + 2 * n * (a.key + 1) + n * (n + 1) +
+                     2 * a.key + n;
+  return floats * 4;
 }
 
 void launch_step(Storage storage, const StepCall& call, bool overlap, void* stream) {

@@ -227,6 +227,39 @@ void add_heavy(std::vector<Case>& all) {
   }
 }
 
+// Heads of language models: one, two and three groups of eight blocks, the last of them short.
+void add_language(std::vector<Case>& all) {
+  struct Sizes {
+    std::int64_t tokens, dk, dv;
+    FeatureMap map;
+    DType dtype;
+    std::int64_t gap;
+  };
+  const Sizes sizes[] = {{300, 128, 256, FeatureMap::relu, DType::f16, -1},
+                         {460, 128, 128, FeatureMap::elu1, DType::bf16, 8},
+                         {700, 128, 256, FeatureMap::relu, DType::bf16, -1},
+                         {1110, 72, 104, FeatureMap::identity, DType::bf16, 8}};
+  for (const Sizes& s : sizes) {
+    const bool short_one = s.tokens < 500;
+    Case c{.name = {},
+           .form = {},
+           .problem = {.batch = short_one ? 2 : 1,
+                       .heads = short_one ? 2 : 1,
+                       .dk = s.dk,
+                       .dv = s.dv,
+                       .layout = BlockLayout::sequence(s.tokens, {.block = {64}}),
+                       .mask = Mask::causal,
+                       .normalizer = Normalizer::none,
+                       .feature_map = s.map,
+                       .scale = 0.125,
+                       .dtype = s.dtype}};
+    c.problem.mixing_per_head = s.map == FeatureMap::elu1;
+    c.gap = s.gap;
+    c.heavy = true;
+    add(all, c, "language-" + std::to_string(s.tokens));
+  }
+}
+
 // bf16 at head sizes that CPU kernels multiply in pairs, odd and even, on few tokens.
 void add_pairs(std::vector<Case>& all) {
   const std::vector<NamedLayout> layouts = self_layouts();
@@ -263,6 +296,7 @@ std::vector<Case> cases() {
   add_self(all, settings);
   add_cross(all, settings);
   add_heavy(all);
+  add_language(all);
   add_pairs(all);
   return all;
 }

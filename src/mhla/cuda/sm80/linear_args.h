@@ -125,12 +125,37 @@ struct LinearShape<256, 32> {
   static constexpr int kWarps = 8, kRows = 64, kSumM = 8, kSumN = 1;
 };
 
+// The same in 99 KB of shared memory, which is all that compute capabilities 8.6, 8.9 and 12.x
+// have.
+template <int DK, int DV>
+struct LeanShape;
+template <>
+struct LeanShape<64, 32> {
+  static constexpr int kWarps = 4, kRows = 64, kSumM = 4, kSumN = 1;
+};
+template <>
+struct LeanShape<128, 64> {
+  static constexpr int kWarps = 8, kRows = 64, kSumM = 4, kSumN = 2;
+};
+template <>
+struct LeanShape<128, 32> {
+  static constexpr int kWarps = 4, kRows = 32, kSumM = 4, kSumN = 1;
+};
+template <>
+struct LeanShape<256, 32> {
+  static constexpr int kWarps = 4, kRows = 32, kSumM = 4, kSumN = 1;
+};
+template <>
+struct LeanShape<256, 16> {
+  static constexpr int kWarps = 4, kRows = 32, kSumM = 4, kSumN = 1;
+};
+
 // The backward over queries keeps [DK x DV] sums in registers besides everything else: at 128 they
 // need twice the warps.
-template <int DK, int DV>
-struct BackwardShape : LinearShape<DK, DV> {};
+template <typename Shape>
+struct BackwardShape : Shape {};
 template <>
-struct BackwardShape<128, 128> {
+struct BackwardShape<LinearShape<128, 128>> {
   static constexpr int kWarps = 16, kRows = 64, kSumM = 4, kSumN = 4;
 };
 

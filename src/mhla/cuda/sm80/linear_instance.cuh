@@ -18,10 +18,10 @@ LinearKernel staged(Kernel<LinearArgs> entry, int threads, int blocks, int most,
 }
 
 // bf16: kernels whose rows belong to groups of warps.
-template <int DK, int DV>
+template <int DK, int DV, typename Shape>
 void add_packed(LinearKernels& k) {
-  using P = Packed<DK, DV>;
-  using Q = Packed<DK, DV, BackwardShape<DK, DV>>;
+  using P = Packed<DK, DV, Shape>;
+  using Q = Packed<DK, DV, BackwardShape<Shape>>;
   static_assert(Q::kRows == P::kRows);
   k.summaries = staged(packed_summaries<P>, P::kThreads, P::kBlocks, kMostStages,
                        packed_summaries_bytes<P>);
@@ -43,14 +43,14 @@ void add_packed(LinearKernels& k) {
   }
 }
 
-template <typename T, int DK, int DV>
+template <typename T, int DK, int DV, typename Shape = LinearShape<DK, DV>>
 const LinearKernels& linear_kernels() {
-  using L = Linear<T, DK, DV>;
+  using L = Linear<T, DK, DV, Shape>;
   static const LinearKernels kernels = [] {
     LinearKernels k{
         .dk = DK, .dv = DV, .rows = L::kRows, .carry_floats = Carry<L>::kSums * L::kThreads};
     if constexpr (std::is_same_v<T, bf16>) {
-      add_packed<DK, DV>(k);
+      add_packed<DK, DV, Shape>(k);
     } else {
       k.summaries = staged(summaries<L>, L::kThreads, 1, 2, summaries_bytes<L>);
       k.readout = staged(readout<L>, L::kThreads, 1, 2, readout_bytes<L>);

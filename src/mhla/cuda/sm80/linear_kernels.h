@@ -91,6 +91,13 @@ MHLA_LINEAR_KERNELS(f32)
 MHLA_LINEAR_KERNELS(tf32)
 #undef MHLA_LINEAR_KERNELS
 
+// Where those above do not fit: in 99 KB of shared memory, in one file a type (lean_<type>.cu). A
+// build for Hopper alone has none (no_lean.cpp).
+const LinearKernels& lean_kernels_bf16(std::int64_t dk);
+const LinearKernels& lean_kernels_f16(std::int64_t dk);
+const LinearKernels& lean_kernels_f32(std::int64_t dk);
+const LinearKernels& lean_kernels_tf32(std::int64_t dk);
+
 // 16-bit inputs, bf16 or f16: at most kSmallWidth columns of q or of v, and kSmallWidest of both.
 // Wider heads pass `mhla verify` with rounded rows; f32 tiles of more columns leave shared memory
 // for one thread block.

@@ -7,13 +7,13 @@
 
 namespace mhla::cuda {
 
-template <typename In_, int DK_, int DV_>
+template <typename In_, int DK_, int DV_, typename Shape_ = LinearShape<DK_, DV_>>
 struct Linear {
   using In = In_;        // of the tensors
   using T = TileOf<In>;  // of their rows in shared memory
   using G = typename SummaryOf<In>::type;
   static constexpr int DK = DK_, DV = DV_;
-  using Shape = LinearShape<DK, DV>;
+  using Shape = Shape_;
   static constexpr int kThreads = Shape::kWarps * 32;
   static constexpr int kRows = Shape::kRows;  // tokens of a tile
   static constexpr bool kSameType = std::is_same_v<T, G>;

@@ -152,15 +152,15 @@ struct WeightGradient {
   static constexpr int kBytes = kPipelineBytes > kSumBytes ? kPipelineBytes : kSumBytes;
 };
 
-// Partial sums of dm_ib = <dS~_i, S_b>. One thread block per (split of the work, tile, matrix).
+// Partial sums of dm_ib = <dS~_i, S_b>. One thread block per (tile, split of the work, matrix).
 template <typename W, typename G>
 __global__ void __launch_bounds__(W::kThreads, W::kTile <= 16 ? 4 : 2)
     weight_gradient(const WeightGradientArgs args) {
   ptx::begin_after_previous();
   extern __shared__ __align__(16) unsigned char shared[];
   G* stages = reinterpret_cast<G*>(shared);
-  const int row0 = blockIdx.y / args.tiles_n * W::kTile;
-  const int col0 = blockIdx.y % args.tiles_n * W::kTile;
+  const int row0 = static_cast<int>(blockIdx.x) / args.tiles_n * W::kTile;
+  const int col0 = static_cast<int>(blockIdx.x) % args.tiles_n * W::kTile;
   const int matrix = blockIdx.z;
   if (args.lower_only && col0 >= row0 + W::kTile) return;
 
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(W::kThreads, W::kTile <= 16 ? 4 : 2)
   const int pairs = args.per_head ? args.pairs / args.heads : args.pairs;
   const int unit_steps = (args.entries + W::kDepth - 1) / W::kDepth;
   const std::int64_t total = static_cast<std::int64_t>(pairs) * args.sequence_count * unit_steps;
-  const std::int64_t begin = total * blockIdx.x / gridDim.x;
-  const int steps = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x - begin);
+  const std::int64_t begin = total * blockIdx.y / gridDim.y;
+  const int steps = static_cast<int>(total * (blockIdx.y + 1) / gridDim.y - begin);
 
   std::int64_t unit = begin / unit_steps;  // what `start` loads next
   int unit_step = static_cast<int>(begin % unit_steps);
@@ -231,13 +231,14 @@ __global__ void __launch_bounds__(W::kThreads, W::kTile <= 16 ? 4 : 2)
     store_pair(sums + (slice * W::kTile + m + row) * W::kTile + n + col, x, y);
   });
   __syncthreads();
-  float* out = args.partial + blockIdx.x * args.partial_stride +
+  float* out = args.partial + blockIdx.y * args.partial_stride +
                static_cast<std::int64_t>(args.matrix_first + matrix) * args.rows_padded *
                    args.cols_padded;
   for (int i = threadIdx.x; i < W::kTile * W::kTile; i += W::kThreads) {
     float total_sum = 0.f;
     for (int s = 0; s < W::kWK; ++s) total_sum += sums[s * W::kTile * W::kTile + i];
-    out[(row0 + i / W::kTile) * args.cols_padded + col0 + i % W::kTile] = total_sum;
+    const std::int64_t row = row0 + i / W::kTile;
+    out[row * args.cols_padded + col0 + i % W::kTile] = total_sum;
   }
 }
 

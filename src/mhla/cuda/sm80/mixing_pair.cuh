@@ -199,7 +199,7 @@ __device__ __forceinline__ void mix_share(const PairMixArgs& args, unsigned char
 }
 
 // Sums of a thread block's warps, added up in a fixed order. `sync` is a barrier of the warps.
-template <int kWarps, typename Sync>
+template <typename Sync>
 __device__ __forceinline__ void store_pair_sums(const PairMixArgs& args, float* sums, int block,
                                                 const float (&sum)[2][4][4], const Sync& sync) {
   using P = PairMix;
@@ -218,10 +218,10 @@ __device__ __forceinline__ void store_pair_sums(const PairMixArgs& args, float* 
   }
   sync();
   float* partial = args.partial + block * args.partial_stride;
-  for (int i = static_cast<int>(threadIdx.x); i < P::kBlocks * P::kBlocks; i += 32 * kWarps) {
+  for (int i = static_cast<int>(threadIdx.x); i < P::kBlocks * P::kBlocks; i += P::kThreads) {
     float total = 0.f;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += sums[w * P::kBlocks * P::kBlocks + i];
+    for (int w = 0; w < P::kWarps; ++w) total += sums[w * P::kBlocks * P::kBlocks + i];
     const int row = i / P::kBlocks, col = i % P::kBlocks;
     if (row >= args.blocks || col >= args.blocks) continue;
     float& sum_of_all = partial[row * args.partial_ld + col];

@@ -14,8 +14,7 @@ __global__ void __launch_bounds__(PairMix::kThreads, 1) mix_pair(const PairMixAr
   mix_share(args, shared + warp * P::kStages * P::kStage,
             {block * P::kWarps + warp, static_cast<int>(gridDim.x) * P::kWarps}, sum, PairAlone{});
   if (args.partial == nullptr) return;
-  store_pair_sums<P::kWarps>(args, reinterpret_cast<float*>(shared), block, sum,
-                             [] { __syncthreads(); });
+  store_pair_sums(args, reinterpret_cast<float*>(shared), block, sum, [] { __syncthreads(); });
 }
 
 }  // namespace

@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(ResidentGradient::kThreads, 1)
   // The work is a list of (pair, step), cut into equal splits.
   const int pair_steps = (args.entries + W::kDepth - 1) / W::kDepth;
   const std::int64_t total = static_cast<std::int64_t>(args.pairs) * pair_steps;
-  const std::int64_t begin = total * blockIdx.x / gridDim.x;
-  const int steps = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x - begin);
+  const std::int64_t begin = total * blockIdx.y / gridDim.y;
+  const int steps = static_cast<int>(total * (blockIdx.y + 1) / gridDim.y - begin);
   std::int64_t pair = begin / pair_steps;  // what `start` loads next
   int step = static_cast<int>(begin % pair_steps), left_to_start = steps, next_stage = 0;
   const int row_s = static_cast<int>(threadIdx.x / 8);
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(ResidentGradient::kThreads, 1)
     stage = stage + 1 == W::kStages ? 0 : stage + 1;
   }
   ptx::copy_wait<0>();
-  float* out = args.partial + blockIdx.x * args.partial_stride;
+  float* out = args.partial + blockIdx.y * args.partial_stride;
   for_each_pair(acc, [&](int row, int col, float x, float y) {
     store_pair(out + (m0 + row) * args.cols_padded + n0 + col, x, y);
   });

@@ -8,8 +8,8 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
   ptx::begin_after_previous();
   __shared__ float left[kGradientTile][kGradientDepth + 1];
   __shared__ float right[kGradientTile][kGradientDepth + 1];
-  const int row0 = blockIdx.y / args.tiles_n * kGradientTile;
-  const int col0 = blockIdx.y % args.tiles_n * kGradientTile;
+  const int row0 = static_cast<int>(blockIdx.x) / args.tiles_n * kGradientTile;
+  const int col0 = static_cast<int>(blockIdx.x) % args.tiles_n * kGradientTile;
   const int matrix = blockIdx.z;
   if (args.lower_only && col0 >= row0 + kGradientTile) return;
   const int i = static_cast<int>(threadIdx.x) / kGradientTile;
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
 
   const int pairs = args.per_head ? args.pairs / args.heads : args.pairs;
   const std::int64_t total = static_cast<std::int64_t>(pairs) * args.sequence_count;
-  const std::int64_t begin = total * blockIdx.x / gridDim.x;
-  const std::int64_t end = total * (blockIdx.x + 1) / gridDim.x;
+  const std::int64_t begin = total * blockIdx.y / gridDim.y;
+  const std::int64_t end = total * (blockIdx.y + 1) / gridDim.y;
   float sum = 0.f;
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const MixSequence sequence = args.sequences[unit % args.sequence_count];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs 
       for (int c = 0; c < kGradientDepth; ++c) sum += left[i][c] * right[b][c];
     }
   }
-  args.partial[blockIdx.x * args.partial_stride +
+  args.partial[blockIdx.y * args.partial_stride +
                (static_cast<std::int64_t>(args.matrix_first + matrix) * args.rows_padded + row0 +
                 i) *
                    args.cols_padded +

@@ -81,7 +81,7 @@ inline constexpr int kGradientTile = 16;
 inline constexpr int kGradientDepth = 32;
 
 // <left_i, right_b> of f32 vectors: 16 x 16 weights per thread block, one per thread.
-// The launch is (split of the pairs, tile, matrix).
+// The launch is (tile, split of the pairs, matrix).
 __global__ void __launch_bounds__(256) vector_gradient(const WeightGradientArgs args);
 
 // Sums the partial gradients in a fixed order: 32 weights a thread block, 32 shares of the splits.

@@ -71,7 +71,7 @@ __device__ __forceinline__ void store_triangle(Accumulator<1, PackedCausalTiles<
 // o = (phi(q) S~_i + m_ii tril(phi(q) phi(k)^T) v) * factor. One thread block per
 // (pair, block, dv tile).
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 4 : 2)
+__global__ void __launch_bounds__(P::kThreads, P::kSmall ? 4 : 2)
     packed_readout_causal(const LinearArgs args) {
   ptx::begin_after_previous();
   using C = PackedCausalTiles<P>;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 4 : 2)
 
 // As `backward_q_causal` of linear_causal_backward.cuh.
 template <typename P>
-__global__ void __launch_bounds__(P::kThreads, P::kThreads <= 128 ? 2 : 1)
+__global__ void __launch_bounds__(P::kThreads, P::kSmall ? 2 : 1)
     packed_backward_q_causal(const LinearArgs args) {
   ptx::begin_after_previous();
   using C = PackedCausalTiles<P>;

@@ -197,7 +197,7 @@ struct Packed {
   }
   static constexpr int kKI = DK / 8 / kRN, kVI = DV / 8 / kRN;
   // Thread blocks that share a multiprocessor: what the accumulators leave registers for.
-  static constexpr bool kSmall = kThreads <= 128;
+  static constexpr bool kSmall = kThreads <= 128 && DK <= 64;
   static constexpr int kBlocks = DK <= 32 ? 7 : kSmall ? 5 : 2;
   static constexpr int kReadoutBlocks = DK <= 32 ? 7 : kSmall ? 5 : 2;
   static constexpr int kBackwardQBlocks = DK <= 32 ? 5 : kSmall ? 4 : kThreads < 256 ? 2 : 1;

@@ -69,22 +69,32 @@ __device__ __forceinline__ void store_box_once(const CUtensorMap& map, const Box
       "r"(from), "r"(start.column), "r"(start.token), "r"(start.head), "r"(start.batch)
       : "memory");
 }
+// Bytes as they lie, to shared memory (the barrier counts them) and from there.
+__device__ __forceinline__ void copy_linear(std::uint32_t to, const void* from, int bytes,
+                                            std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_linear(void* to, std::uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void store_commit() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-// Waits until what this thread stores has been read from shared memory.
+// Waits until what this thread stores has been read from shared memory, less the last kPending
+// groups that it committed.
+template <int kPending = 0>
 __device__ __forceinline__ void store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
-
-// Waits until what this thread stores is in memory.
-__device__ __forceinline__ void store_wait_all() {
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-}
-
-// The same for all but the last groups that this thread committed.
-template <int kPending>
-__device__ __forceinline__ void store_wait_but() {
+// The same until it is in memory.
+template <int kPending = 0>
+__device__ __forceinline__ void store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 

@@ -1,6 +1,8 @@
 // The implementation "cuda.dense": scores in tiles on the chip, for short sequences on Hopper.
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "mhla/core/cost.h"
 #include "mhla/cuda/arguments.h"
@@ -59,7 +61,8 @@ std::optional<std::string> refuses(const Problem& problem) {
   if (!has_shared_rows(problem)) return std::nullopt;
   if (short_width(problem) == 0 || !whole_plan(problem, dense_plan(problem).processors) ||
       !shared_rows_fit(problem)) {
-    return "has shared_position for whole heads of 129 to 256 tokens only";
+    return "has shared_position for whole heads of 129 to 256 tokens only, dk and dv of 33 to 96, "
+           "one mixing matrix and no causal mask";
   }
   return linear_implementation().refuses(problem);
 }
@@ -178,19 +181,23 @@ bool reads_narrow_mixing(const PlanData& data, const ForwardInputs& inputs,
   return args.items == 0 || position_tensors(args, inputs, outputs.o);
 }
 
-// The local term after kernels that lack it, in place.
-void add_local(const Problem& problem, const ForwardInputs& inputs, const TensorView& o,
-               Stream stream) {
-  if (!inputs.local.weight.defined()) return;
+// The local term after kernels that lack it, in place. Asked for before these run: it may demand
+// more of the tensors than they do.
+std::optional<GridConvolution> local_term(const Problem& problem, const ForwardInputs& inputs,
+                                          const TensorView& o) {
+  if (!inputs.local.weight.defined()) return std::nullopt;
   const auto& grid = problem.layout.sequences().front().grid;
-  grid_convolution({.input = inputs.v,
-                    .output = o,
-                    .addend = o,
-                    .weight = inputs.local.weight,
-                    .bias = inputs.local.bias,
-                    .grid = {1, grid[0], grid[1]},
-                    .kernel = inputs.local.kernel},
-                   stream);
+  GridConvolution call{.input = inputs.v,
+                       .output = o,
+                       .addend = o,
+                       .weight = inputs.local.weight,
+                       .bias = inputs.local.bias,
+                       .grid = {1, grid[0], grid[1]},
+                       .kernel = inputs.local.kernel};
+  if (const std::string why = refusal(call); !why.empty()) {
+    fail(ErrorCode::unsupported, "forward", "local: ", why);
+  }
+  return call;
 }
 
 // Score products over the rate measured at 256 tokens on an H200, or traffic over the bandwidth
@@ -287,6 +294,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
     fail(ErrorCode::unsupported, "forward", "mixing: expected f32 beside these q, k, v and o, got ",
          name(inputs.mixing.dtype), " (ask Plan::reads_narrow_mixing)");
   }
+  const auto local = local_term(data.problem, inputs, outputs.o);
   if (!run_short(data, inputs, outputs, args, workspace, stream)) {
     if (shared) {
       shared->other.implementation->forward(shared->other, inputs, outputs, workspace, stream);
@@ -294,7 +302,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
       run(data, DenseKernel::forward, args, stream);
     }
   }
-  add_local(data.problem, inputs, outputs.o, stream);
+  if (local) grid_convolution(*local, stream);
 }
 
 // Where the sums of the mixing gradient lie, and what they are sums of.

@@ -7,15 +7,7 @@ namespace mhla::cuda::sm90 {
 namespace {
 
 constexpr int kSharedBytes = 232448;  // what a thread block of sm_90 can have
-constexpr int kProcessors = 132;      // of an H200, where no device can be asked
 constexpr int kFewColumns = 16;       // of q and k
-
-int attribute(const Problem& problem, cudaDeviceAttr which, int otherwise) {
-  int value = 0;
-  if (cudaDeviceGetAttribute(&value, which, problem.device.index) == cudaSuccess) return value;
-  cudaGetLastError();  // no driver is an answer, not a failure of the next call
-  return otherwise;
-}
 
 int compiled_width(std::int64_t width, int mixing_blocks) {
   for (const int compiled : {32, 64, 72, 96, 128}) {
@@ -133,9 +125,7 @@ std::int64_t DensePlan::sum_slots(const Problem& problem) const {
 }
 
 std::optional<std::string> dense_refuses(const Problem& problem) {
-  if (problem.device.kind != Device::Kind::cuda) return "runs on CUDA devices";
-  if (attribute(problem, cudaDevAttrComputeCapabilityMajor, 9) != 9)
-    return "needs compute capability 9.0";
+  if (auto reason = device_refuses(problem.device, 90)) return reason;
   if (problem.dtype != DType::bf16 && problem.dtype != DType::f16) return "takes bf16 and f16";
   if (problem.dk > kMaxWidth || problem.dv > kMaxWidth) return "dk and dv are at most 128";
   if (problem.separate_denominator) return "takes no separate denominator";
@@ -168,7 +158,7 @@ DensePlan dense_plan(const Problem& problem) {
   const std::int64_t blocks = std::max(problem.layout.mixing_size(), problem.keys().mixing_size());
   plan.mixing_blocks = blocks <= 16 ? 16 : 64;
   plan.width = compiled_width(std::max(problem.dk, problem.dv), plan.mixing_blocks);
-  plan.processors = attribute(problem, cudaDevAttrMultiProcessorCount, kProcessors);
+  plan.processors = multiprocessors(problem.device.index);
   plan.pairs = problem.batch * problem.heads;
   for (const DenseKernel kernel :
        {DenseKernel::forward, DenseKernel::d_query, DenseKernel::d_key}) {

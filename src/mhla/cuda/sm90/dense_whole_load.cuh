@@ -9,7 +9,6 @@
 
 namespace mhla::cuda::sm90 {
 
-inline constexpr int kStageRow = 144;         // bytes, so that eight rows meet different banks
 inline constexpr int kWholeLoadThreads = 64;  // that copy, and as many that map
 
 // Three sets of two tensors with 256 rows each. Keys and values of a head lie in one set, queries

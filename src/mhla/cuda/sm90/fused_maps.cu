@@ -1,34 +1,15 @@
-// Tensor maps are made on the host by the driver, which is asked for its function at run time.
+// Tensor maps of the blocks of a grid, made on the host.
 #include "mhla/cuda/sm90/fused_maps.h"
-
-#include <cuda.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "mhla/cuda/arguments.h"
 #include "mhla/cuda/runtime.h"
+#include "mhla/cuda/sm90/tensor_map.h"
 
 namespace mhla::cuda::sm90 {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// Null where the driver is too old to have it.
-Encode encode_function() {
-  static const Encode function = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
-                                         &result) != cudaSuccess ||
-        result != cudaDriverEntryPointSuccess) {
-      cudaGetLastError();  // an old driver is an answer, not a failure of the next call
-      entry = nullptr;
-    }
-    return reinterpret_cast<Encode>(entry);
-  }();
-  return function;
-}
 
 // Tokens of a row of the grid.
 std::int64_t grid_width(const BlockLayout& layout) {
@@ -54,7 +35,7 @@ std::optional<BoxGrid> box_grid(const BlockLayout& layout) {
 }
 
 bool has_tensor_map(const TensorView& view) {
-  if (encode_function() == nullptr) return false;
+  if (tensor_map_encoder() == nullptr) return false;
   constexpr std::int64_t kMost = std::int64_t{1} << 38;  // of a stride in elements of two bytes
   for (int axis = 0; axis < 3; ++axis) {
     const std::int64_t stride = view.strides[axis];
@@ -83,7 +64,7 @@ TensorMap tensor_map(const TensorView& view, const BlockLayout& layout) {
                              static_cast<cuuint32_t>(block.extent[1]), 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status = encode_function()(
+  const CUresult status = tensor_map_encoder()(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, view.data, sizes, strides, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE,
       columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,

@@ -13,14 +13,7 @@ namespace {
 
 // 0 where the device is another one.
 int hopper_multiprocessors(int device) {
-  int major = 0, multiprocessors = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
-          cudaSuccess) {
-    cudaGetLastError();  // no driver is an answer, not a failure of the next call
-    return 0;
-  }
-  return major == 9 ? multiprocessors : 0;
+  return code_version(device) >= 90 ? multiprocessors(device) : 0;
 }
 
 int slots_of(const TileLayout& layout) {

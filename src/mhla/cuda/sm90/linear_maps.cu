@@ -23,10 +23,6 @@ std::optional<TensorMap> map_of(const SliceTensor& tensor) {
   return copy;
 }
 
-}  // namespace
-
-namespace {
-
 // Cuts a block into slices of whole lines or whole planes, so that few tiles hold it and copies are
 // large. Nothing where boxes would leave most of a tile empty.
 std::optional<TileShape> shape_of(const int (&extent)[3]) {

@@ -73,16 +73,16 @@ __device__ __forceinline__ void store_slabs(const SlabArgs& args, const M& memor
     store_slice(args.out, slab_place(args, task), memory.slab(stage.index));
     stores_commit();
     if constexpr (M::kStages > 8) {
-      stores_wait_read<1>();
+      store_wait_read<1>();
       if (leaving >= 0) barrier_arrive(memory.empty(leaving));
       leaving = stage.index;
     } else {
-      stores_wait_read<0>();
+      store_wait_read();
       barrier_arrive(memory.empty(stage.index));
     }
     stage.advance(M::kStages);
   }
-  stores_wait_all();
+  store_wait();
 }
 
 // The computing warps round up to 64 x 64 weights to bf16, as the copy engine would lay them out.

@@ -142,7 +142,7 @@ __device__ __forceinline__ void put_vector(const TileArgs& args, int task, const
   to[0] = z0;
   to[8] = z1;
   // The copy engine reads it in a later kernel, whose wait for this one names no proxy.
-  fence_async_global();
+  fence_engine();
 }
 
 // The first kernel of a call lets the others start when it has waited itself. They may then read
@@ -159,7 +159,7 @@ __device__ __forceinline__ void keep_loading_summaries(const TileArgs& args, con
   const int bytes = args.summaries_in != nullptr ? args.entries * 2 : 0,
             vector = args.vectors != nullptr ? M::D * 4 : 0;
   Turn slot;
-  fence_async_global();
+  fence_engine();
 #pragma unroll 1
   for (int task = blockIdx.x; task < args.tasks; task += static_cast<int>(gridDim.x)) {
     const std::int64_t first = place_of<M>(args, task).number;
@@ -171,10 +171,10 @@ __device__ __forceinline__ void keep_loading_summaries(const TileArgs& args, con
       const std::uint32_t to = memory.slot(slot.index) + head * M::kHeadSlot;
       const std::int64_t number = first + head * args.layout.blocks;
       if (bytes != 0) {
-        load_bytes(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes, full);
+        copy_linear(to, static_cast<const byte*>(args.summaries_in) + number * bytes, bytes, full);
       }
       if (vector != 0) {
-        load_bytes(to + M::kSummary, args.vectors + number * M::D, vector, full);
+        copy_linear(to + M::kSummary, args.vectors + number * M::D, vector, full);
       }
     }
     slot.advance(M::kSlots);
@@ -233,11 +233,11 @@ __device__ __forceinline__ void keep_storing_slices(const TileArgs& args, const 
     stores_commit();
     task += static_cast<int>(gridDim.x);
     at = only_slice(args, task);  // while the engine reads the tile
-    stores_wait_read<0>();
+    store_wait_read();
     barrier_arrive(memory.empty(stage.index));
     stage.advance(M::kStages);
   }
-  stores_wait_all();
+  store_wait();
 }
 
 // The warp that loads tiles, which the call was given. kOnes: also notes in the scratch memory
@@ -333,7 +333,7 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
         turn.advance(shape);
       }
       stores_commit();
-      stores_wait_read<0>();
+      store_wait_read();
       barrier_arrive(memory.empty(stage.index));
       stage.advance(M::kStages);
     }
@@ -342,17 +342,17 @@ __device__ __forceinline__ void keep_storing(const TileArgs& args, const M& memo
       const int bytes = args.entries * 2;
 #pragma unroll
       for (int head = 0; head < M::kHeads; ++head) {
-        store_bytes(
+        store_linear(
             static_cast<byte*>(args.summaries_out) + (place.number + head * layout.blocks) * bytes,
             memory.slot(slot.index) + head * M::kHeadSlot, bytes);
       }
       stores_commit();
-      stores_wait_read<0>();
+      store_wait_read();
       barrier_arrive(memory.slot_empty(slot.index));
       slot.advance(M::kSlots);
     }
   }
-  stores_wait_all();
+  store_wait();
 }
 
 }  // namespace mhla::cuda::sm90

@@ -114,18 +114,18 @@ __global__ void __launch_bounds__(kThreads) mix_rows(const __grid_constant__ Row
 constexpr int kGradient = 32;  // weights both ways of a thread block
 
 // <left_i, right_b> over pairs and positions: kGradient x kGradient weights a thread block, whose
-// warps take turns at the positions. The launch is (split of the pairs, tile, matrix).
+// warps take turns at the positions. The launch is (tile, split of the pairs, matrix).
 __global__ void __launch_bounds__(kThreads) row_gradient(const WeightGradientArgs args) {
   __shared__ float parts[kWarps][kGradient * kGradient];
   ptx::begin_after_previous();
-  const int row0 = static_cast<int>(blockIdx.y) / args.tiles_n * kGradient;
-  const int col0 = static_cast<int>(blockIdx.y) % args.tiles_n * kGradient;
+  const int row0 = static_cast<int>(blockIdx.x) / args.tiles_n * kGradient;
+  const int col0 = static_cast<int>(blockIdx.x) % args.tiles_n * kGradient;
   if (args.lower_only && col0 >= row0 + kGradient) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int group = lane / 4, quad = lane % 4, slots = args.entries;
   const int pairs = args.per_head ? args.pairs / args.heads : args.pairs;
-  const int begin = static_cast<int>(static_cast<std::int64_t>(pairs) * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(static_cast<std::int64_t>(pairs) * (blockIdx.x + 1) / gridDim.x);
+  const int begin = static_cast<int>(static_cast<std::int64_t>(pairs) * blockIdx.y / gridDim.y);
+  const int end = static_cast<int>(static_cast<std::int64_t>(pairs) * (blockIdx.y + 1) / gridDim.y);
   // The numbers of four positions; the sum does not care which column of a fragment holds which.
   const auto load = [&](const void* from, std::int64_t pair, int blocks, int block, int at) {
     float4 x = {};
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const WeightGradientArg
   }
   __syncthreads();
   const std::int64_t matrix = args.matrix_first + blockIdx.z;
-  float* to = args.partial + blockIdx.x * args.partial_stride +
+  float* to = args.partial + blockIdx.y * args.partial_stride +
               matrix * args.rows_padded * args.cols_padded;
   for (int n = static_cast<int>(threadIdx.x); n < kGradient * kGradient; n += kThreads) {
     const int row = row0 + n / kGradient, col = col0 + n % kGradient;

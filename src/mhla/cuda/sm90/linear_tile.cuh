@@ -35,28 +35,6 @@ __device__ __forceinline__ void store_slice(const TensorMap& map, const SlicePla
       "r"(at.column), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.head), "r"(from)
       : "memory");
 }
-__device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes,
-                                           std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-__device__ __forceinline__ void store_bytes(void* to, std::uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
-}
-// Until the stores of this thread, less the last kPending groups, have been read from shared
-// memory; until all are done.
-template <int kPending>
-__device__ __forceinline__ void stores_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
-}
-__device__ __forceinline__ void stores_wait_all() {
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-}
 
 // Counts around a ring.
 struct Turn {
@@ -84,10 +62,6 @@ __device__ __forceinline__ Operand inner_rows(std::uint32_t rows, int step) {
           (8u * 128 >> 4) | 1u << 30};
 }
 
-// Orders accesses of this thread to global memory and those of the copy engine.
-__device__ __forceinline__ void fence_async_global() {
-  asm volatile("fence.proxy.async.global;\n" ::: "memory");
-}
 __device__ __forceinline__ void store_zeros(std::uint32_t at) {  // 16 bytes
   asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};\n" ::"r"(at), "r"(0) : "memory");
 }

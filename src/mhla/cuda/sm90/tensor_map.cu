@@ -1,4 +1,5 @@
-// cuTensorMapEncodeTiled, found at run time: the library does not link the driver.
+// Tensor maps are made by the driver, which is asked for its function at run time: the library does
+// not link it.
 #include "mhla/cuda/sm90/tensor_map.h"
 
 #include <cuda_runtime.h>
@@ -8,30 +9,28 @@
 namespace mhla::cuda::sm90 {
 namespace {
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
-                            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                            CUtensorMapFloatOOBfill);
-
 constexpr std::int64_t kMostElements = std::int64_t{1} << 38;  // the engine counts 2^40 bytes
-
-Encode find_encode() {
-  constexpr unsigned kSince = 12000;  // CUDA version that brought the function
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status{};
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault,
-                                       &status) != cudaSuccess ||
-      status != cudaDriverEntryPointSuccess) {
-    cudaGetLastError();  // an old driver is an answer, not a failure of the next call
-    return nullptr;
-  }
-  return reinterpret_cast<Encode>(found);
-}
 
 }  // namespace
 
+TensorMapEncoder tensor_map_encoder() {
+  static const TensorMapEncoder encoder = [] {
+    constexpr unsigned kSince = 12000;  // CUDA version that brought the function
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince,
+                                         cudaEnableDefault, &status) != cudaSuccess ||
+        status != cudaDriverEntryPointSuccess) {
+      cudaGetLastError();  // an old driver is an answer, not a failure of the next call
+      found = nullptr;
+    }
+    return reinterpret_cast<TensorMapEncoder>(found);
+  }();
+  return encoder;
+}
+
 bool make_tensor_map(CUtensorMap& map, const TensorView& view, int columns, int tokens) {
-  static const Encode encode = find_encode();
+  const TensorMapEncoder encode = tensor_map_encoder();
   if (encode == nullptr || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
 
   // The engine's order of dimensions is columns, tokens, heads, batch.
@@ -59,7 +58,7 @@ bool make_tensor_map(CUtensorMap& map, const TensorView& view, int columns, int 
 }
 
 bool make_slice_map(CUtensorMap& map, const SliceTensor& tensor) {
-  static const Encode encode = find_encode();
+  const TensorMapEncoder encode = tensor_map_encoder();
   if (encode == nullptr || reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) return false;
   cuuint64_t extents[5], strides[4];
   cuuint32_t box[5];

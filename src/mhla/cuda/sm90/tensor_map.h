@@ -9,6 +9,10 @@
 
 namespace mhla::cuda::sm90 {
 
+// The driver's function; null where it is too old to have it.
+using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
+TensorMapEncoder tensor_map_encoder();
+
 // Describes boxes of `columns` (8, 32 or 64) by `tokens` of a [B, N, H, D] tensor of 16-bit
 // elements, swizzled by the row of the box. False where the engine cannot read the tensor: rows
 // that do not start on 16-byte boundaries, or strides it cannot count.

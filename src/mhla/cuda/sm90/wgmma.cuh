@@ -204,6 +204,26 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[kSize], const Operand& a
   MHLA_WGMMA_SHARED(256, 32, 128, 129, 130, 131, 132);
 }
 
+#define MHLA_WGMMA_COLUMNS_ASM(C, ACC)                                 \
+  asm volatile(                                                        \
+      "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %36, 0;\n"    \
+      "mov.b64 a, {%32, %33};\nmov.b64 b, {%34, %35};\n"               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MHLA_R8 \
+      "}, a, b, p, 1, 1, 1, 1;\n}\n"                                   \
+      : MHLA_D8(C)                                                     \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "n"(ACC))
+
+// d[64 x 64] = or += a[64 x 16] b[16 x 64] in bf16, both from shared memory with the tokens inner:
+// columns of one tile with columns of another.
+template <bool kAccumulate>
+__device__ __forceinline__ void wgmma_columns(float (&d)[32], const Operand& a, const Operand& b) {
+  if constexpr (kAccumulate) {
+    MHLA_WGMMA_COLUMNS_ASM(MHLA_INOUT, 1);
+  } else {
+    MHLA_WGMMA_COLUMNS_ASM(MHLA_OUT, 0);
+  }
+}
+
 #define MHLA_WGMMA_TF32(N, G, A0, A1, A2, A3, B0, B1)                       \
   asm volatile(                                                             \
       "{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, 1, 0;\n"              \
