@@ -47,6 +47,9 @@ fuzz:
 
 emulate:
 	@JOBS=$(JOBS) scripts/emulate-cuda few
+	@JOBS=$(JOBS) EMULATED_CAPABILITY=86 scripts/emulate-cuda lean
+	@JOBS=$(JOBS) OUT_DIR=build/emulation-lanes EMULATED_FLAGS=-DMHLA_EVERY_LANE_ARRIVES \
+	  scripts/emulate-cuda columns -- "sequence=300 block=64 batch=3 heads=2 dk=80 dv=100 mask=causal normalizer=none dtype=bf16"
 
 cuda: setup
 	@cmake --preset cuda $(CONFIGURE)

@@ -174,19 +174,20 @@ def measure_shape(shape, arguments, bandwidth, device):
                       target=shape.target[what != "forward"] if shape.target else None,
                       baselines=baselines, baseline_failures=failures, input_sets=count, seed=seed)
         for name, plan in plans.items():
-            ms = timing.median_ms(our_calls(plan, sets, device, what))
-            rows.append(our_row(common, plan, ms, errors.get(name, (None, None))))
+            times = timing.measure(our_calls(plan, sets, device, what))
+            rows.append(our_row(common, plan, times, errors.get(name, (None, None))))
         if not plans:
             rows.append(dict(common, implementation=None, ms=None, multiple=None, ratio={},
                              error_over_limit=None, worst_result=None))
     return rows
 
 
-def our_row(common, plan, ms, error):
+def our_row(common, plan, times, error):
+    ms, clock = times
     multiple = ms / common["floor_ms"]
     log(f"  {common['what']} {plan.implementation}: {ms * 1e3:.1f} us, {multiple:.2f} x floor")
     return dict(common, implementation=plan.implementation, ms=ms, multiple=multiple,
-                error_over_limit=error[0], worst_result=error[1],
+                clock_ghz=clock, error_over_limit=error[0], worst_result=error[1],
                 forward_workspace_bytes=plan.forward_workspace,
                 backward_workspace_bytes=plan.backward_workspace,
                 ratio={peer: time / ms for peer, time in common["baselines"].items()})

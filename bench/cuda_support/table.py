@@ -38,7 +38,7 @@ def show(result, out):
              + (shown["implementation"] if shown else "none serves it"))
     line()
     line(f"{'shape':14} {'implementation':20} {'fwd us':>9} {'x floor':>7} {'fwd+bwd us':>10} "
-         f"{'x floor':>7} {'workspace MB':>14} {'error/limit':>11}")
+         f"{'x floor':>7} {'GHz':>5} {'workspace MB':>14} {'error/limit':>11}")
     by_implementation = {}
     for row in result["rows"]:
         if row["implementation"]:
@@ -56,4 +56,5 @@ def show(result, out):
         line(f"{shape:14} {implementation:20} {number(fwd and fwd['ms'] * 1e3, '{:.1f}'):>9} "
              f"{number(fwd and fwd['multiple']):>7} "
              f"{number(both and both['ms'] * 1e3, '{:.1f}'):>10} "
-             f"{number(both and both['multiple']):>7} {spaces:>14} {verdict:>11}")
+             f"{number(both and both['multiple']):>7} {number(row.get('clock_ghz')):>5} {spaces:>14} "
+             f"{verdict:>11}")

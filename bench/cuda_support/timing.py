@@ -7,6 +7,7 @@ import torch
 
 CACHE_BYTES = 512 << 20  # several times the 60 MB L2 of an H200: a set is evicted before its turn
 CYCLES_PER_SECOND = 1.98e9  # of the H200's clock; only the length of a pause depends on it
+COUNTED_CYCLES = 400_000  # 0.2 ms: what starting the count costs is a hundredth of it
 
 
 def input_sets(bytes_per_set, on_gpu):
@@ -15,13 +16,18 @@ def input_sets(bytes_per_set, on_gpu):
 
 
 def median_ms(calls, budget_s=0.35):
-    """Median time of one call. `calls` do the same on different data and are run round robin.
+    return measure(calls, budget_s)[0]
 
-    The GPU is held by a pause while the host enqueues one round, so that a round measures the
-    device and not the host.
+
+def measure(calls, budget_s=0.35):
+    """Median time of one call in ms, and the clock of the multiprocessors just after it in GHz
+    (None on a processor): a GPU at its limit of power lowers it.
+
+    `calls` do the same on different data and are run round robin. The GPU is held by a pause while
+    the host enqueues one round, so that a round measures the device and not the host.
     """
     if not torch.cuda.is_available():
-        return _host_median_ms(calls)
+        return _host_median_ms(calls), None
     for call in calls[:3]:
         call()
     torch.cuda.synchronize()
@@ -32,17 +38,20 @@ def median_ms(calls, budget_s=0.35):
     torch.cuda.synchronize()
     round_s = time.perf_counter() - begin
     rounds = max(5, min(40, int(budget_s / (round_s + enqueue))))
-    samples = []
+    samples, clocks = [], []
     for _ in range(rounds):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, stop, counted = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         torch.cuda._sleep(int((min(1.5 * enqueue, 0.2) + 50e-6) * CYCLES_PER_SECOND))
         start.record()
         for call in calls:
             call()
         stop.record()
-        stop.synchronize()
+        torch.cuda._sleep(COUNTED_CYCLES)
+        counted.record()
+        counted.synchronize()
         samples.append(start.elapsed_time(stop) / len(calls))
-    return statistics.median(samples)
+        clocks.append(COUNTED_CYCLES / stop.elapsed_time(counted) * 1e-6)
+    return statistics.median(samples), statistics.median(clocks)
 
 
 def _host_median_ms(calls):

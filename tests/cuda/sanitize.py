@@ -45,6 +45,8 @@ CASES = [
     Case(sequence(70, block=35), batch=1, dk=12, dv=64, normalizer="shared_position", dtype=torch.float16),
     # Three groups of eight blocks, the first of which is read back: cuda.columns.
     Case(sequence(1100, block=64), batch=1, heads=1, dk=72, dv=40, mask="causal", normalizer="none"),
+    # More parts of heads than multiprocessors.
+    Case(sequence(130, block=64), batch=17, heads=2, dk=128, dv=256, mask="causal", normalizer="none"),
     # All weights resident: up to 160 blocks, up to 256.
     Case(sequence(200, block=2), batch=1, heads=1, dk=32),
     Case(sequence(340, block=2), batch=1, heads=1, dk=32),

@@ -300,7 +300,7 @@ def slabs():
 
 
 def causal():
-    """Causal without a normaliser in blocks of whole tiles (cuda.causal): ragged ends, an odd number
+    """Causal without a normaliser in blocks of whole tiles (cuda.causal, cuda.columns): ragged ends, an odd number
     of row tiles, blocks of several tiles, widths below the compiled ones, several groups of heads in
     the backward, more work than thread blocks, groups of blocks, tensors that the copy engine cannot
     address."""

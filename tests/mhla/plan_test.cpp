@@ -52,6 +52,16 @@ TEST(Plan, SaysWhatWasChosenAndWhyNotTheOthers) {
   EXPECT_EQ(made.candidates().size(), implementations().size());
 }
 
+TEST(Plan, OnADeviceWhoseBackendIsAbsentSaysHowToGetIt) {
+  for (const auto& name : implementations()) {
+    if (name.starts_with("cuda.")) GTEST_SKIP() << "this build has the backend";
+  }
+  Problem problem = small();
+  problem.device = Device::cuda(0);
+  const std::string error = error_of([&] { plan(problem); });
+  EXPECT_NE(error.find("MHLA_CUDA=ON"), std::string::npos) << error;
+}
+
 TEST(Plan, RefusesThreadsThatNoMachineHas) {
   EXPECT_NE(error_of([] { plan(small(), {.threads = -1}); }).find("got -1"), std::string::npos);
   EXPECT_NE(error_of([] { plan(small(), {.threads = 1 << 30}); }).find("0 to 1024"),

@@ -195,6 +195,22 @@ TEST(Verify, NoticesAnErrorInEachGradient) {
   }
 }
 
+TEST(Verify, ASubjectWithoutABackwardIsJudgedByItsOutput) {
+  Subject right = subject("reference");
+  right.backward = nullptr;
+  EXPECT_EQ(report_on(right, kFew).failed, 0u);
+  Subject wrong = spoiled([](const Plan&, const ForwardInputs&, const ForwardOutputs& out,
+                             const Workspace&) { multiply(out.o, 2); });
+  wrong.backward = nullptr;
+  expect_all_fail(wrong, "none/exact/elu1/sequence/f64", "o is off");
+}
+
+TEST(Verify, EveryImplementationIsTriedWithItsBackward) {
+  for (const std::string& name : implementations()) {
+    for (const Subject& s : subjects(name)) EXPECT_TRUE(s.backward) << s.name;
+  }
+}
+
 TEST(Verify, NoticesAGradientThatWasNeverWritten) {
   Subject s = subject("reference");
   const auto backward = s.backward;
