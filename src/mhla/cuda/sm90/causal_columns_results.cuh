@@ -14,20 +14,21 @@ struct ColumnResults {
   const ColumnsShared& shared;
   int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32);
   KeyRing keys = {};
+  QueryRing queries = {};
   ValueRing values = {};
-  int queries = 0, out = 1;  // parities: queries are there, the place of results is free
+  int out = 1;  // parity: the place of results is free
   unsigned parity = 0;       // bit i: of ready(i)
   CausalTile<128, kColumnsWidth> t = {};
   CausalQueries<128> q = {};
 
   __device__ __forceinline__ void load_queries() {
-    barrier_wait(shared.q_landed(), queries);
-    load_factors(q.step, shared.q());
+    barrier_wait(shared.q_landed(queries.stage), queries.parity);
+    load_factors(q.step, shared.q(queries.stage));
   }
   __device__ __forceinline__ void map_queries() {
     q.map(args.feature, args.dk);
-    release_buffer(shared.q_empty());
-    queries ^= 1;
+    release_buffer(shared.q_empty(queries.stage));
+    queries.next();
   }
   // Not awaited
   __device__ __forceinline__ void begin_scores() {
