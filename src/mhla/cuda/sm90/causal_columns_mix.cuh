@@ -314,6 +314,6 @@ struct FarColumns {
                  : "memory");
   }
 };
-static_assert(kColumnsMost <= 4 * kColumnsGroup);
+static_assert(kColumnsMost <= 4 * kColumnsGroup && kColumnsMost <= 32);
 
 }  // namespace mhla::cuda::sm90

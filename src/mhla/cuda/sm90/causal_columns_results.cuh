@@ -8,7 +8,7 @@
 namespace mhla::cuda::sm90 {
 
 // 16 rows of a block each. The scores of the next block are on their way while results of this one
-// are handed to the warp that stores them.
+// are handed to the warp that stores them, and what can be done of a block without S~ is done before.
 struct ColumnResults {
   const ColumnsArgs& args;
   const ColumnsShared& shared;
@@ -17,7 +17,8 @@ struct ColumnResults {
   QueryRing queries = {};
   ValueRing values = {};
   int out = 1;  // parity: the place of results is free
-  unsigned parity = 0;       // bit i: of ready(i)
+  unsigned parity = 0;  // bit i: of ready(i)
+  float weight = 0;     // of block `lane` with itself
   CausalTile<128, kColumnsWidth> t = {};
   CausalQueries<128> q = {};
 
@@ -47,43 +48,49 @@ struct ColumnResults {
       wgmma<bf16, kColumnsWidth, true, true>(t.o, q.step[i], Box::tokens_inner(rows, i));
     }
   }
+  // The weight of a block with itself. A lane has that of its own number for every 32.
+  __device__ __forceinline__ float weight_of(int block) const {
+    return __shfl_sync(0xffffffffu, weight, block);
+  }
   // kFar: there are blocks before this one. more: another block follows, of this item or the next.
   template <bool kFar>
-  __device__ __forceinline__ void make(int block, float weight, bool more) {
+  __device__ __forceinline__ void make(int block, bool more) {
+    const float own = weight_of(block);
+    // NOTE: what products read from registers is made while no others are under way, or the
+    // compiler has all of them one after another.
+    wgmma_wait<0>();
+    hold(t.s);
+    release_buffer(shared.k_empty(keys.stage));
+    keys.next();
+    t.template weigh<true>(own);
+
+    // o = phi(q) S~ + p v
     const int slot = block % kColumnsGroup;
-    // What lies before the block
+    barrier_wait(shared.v_landed(values.stage), values.parity);
     if constexpr (kFar) {
       barrier_wait(shared.ready(slot), parity >> slot & 1);
       parity ^= 1u << slot;
       wgmma_fence();
       issue_far(shared.slot(slot));
-      wgmma_commit();
     } else {
       t.clear();
+      wgmma_fence();
     }
-    // NOTE: what products read from registers is made while no others are under way, or the
-    // compiler has all of them one after another.
-    wgmma_wait<0>();
-    hold(t.s);
-    hold(t.o);
-    release_buffer(shared.k_empty(keys.stage));
-    keys.next();
-    if (kFar) release_buffer(shared.read(slot));
-
-    // The block itself
-    if (more) load_queries();
-    t.template weigh<true>(weight);
-    if (more) map_queries();
-    barrier_wait(shared.v_landed(values.stage), values.parity);
-    if (more) await_keys();
-    wgmma_fence();
     t.issue_outputs(shared.v(values.stage));
     wgmma_commit();
-    begin_scores();  // NOTE: without a next block of whatever lies there
-    wgmma_wait<1>();
+    wgmma_wait<0>();
     hold(t.o);
+    if (kFar) release_buffer(shared.read(slot));
     release_buffer(shared.v_empty(values.stage));
     values.next();
+
+    if (more) {
+      load_queries();
+      map_queries();
+      await_keys();
+    }
+    wgmma_fence();
+    begin_scores();  // NOTE: without a next block of whatever lies there
     hand_over();
   }
 
@@ -104,13 +111,10 @@ struct ColumnResults {
     wgmma_fence();
     begin_scores();
     each_item(args, [&](const ColumnsItem& item, bool more_items) {
-      const ColumnWeights weights(args, item.head);
-      float next = weights.one(1, 1);
-      make<false>(0, weights.one(0, 0), more_items || args.blocks > 1);
+      weight = ColumnWeights(args, item.head).one(lane, lane);
+      make<false>(0, more_items || args.blocks > 1);
       for (int block = 1; block < args.blocks; ++block) {
-        const float weight = next;
-        next = weights.one(block + 1, block + 1);
-        make<true>(block, weight, more_items || block + 1 < args.blocks);
+        make<true>(block, more_items || block + 1 < args.blocks);
       }
     });
     wgmma_wait<0>();
