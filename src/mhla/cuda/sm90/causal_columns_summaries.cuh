@@ -137,24 +137,20 @@ struct ColumnSummaries {
 #pragma unroll
     for (int i = 0; i < kColumnsWidth / 2; ++i) sums[i] = 0.f;
   }
-  // The sums of two blocks before the summary of the block before them.
-  __device__ __forceinline__ void begin_rows(int first, bool far) {
-    // NOTE: all of them in any case, or the compiler keeps the sums before.
-    if (far && first > 0) {
-      load_mixed(rows, first, row[0]);
-    } else {
-      clear(row[0]);
-    }
+  // The sums of the blocks `first` and on: what they see of earlier groups.
+  __device__ __forceinline__ void begin_row(int i, int first, bool far) {
     if (far) {
-      load_mixed(rows, first + 1, row[1]);
+      load_mixed(rows, first + i, row[i]);
     } else {
-      clear(row[1]);
+      clear(row[i]);
     }
+  }
+  // The summaries in the slots before `end`, for the blocks `first` and `first + 1`.
+  __device__ __forceinline__ void add_rows_before(int end, int first) {
 #pragma unroll 1
-    for (int slot = 0; slot + 1 < first; ++slot) {
+    for (int slot = 0; slot < end; ++slot) {
       const float2 weights = near.two(first, slot);
       const std::uint32_t factors[] = {diagonal.factor(weights.x), diagonal.factor(weights.y)};
-      if (slot + 2 == first) flush();  // as late as it can be
       add_mixed(rows, slot, factors, row);
     }
   }
@@ -168,9 +164,10 @@ struct ColumnSummaries {
     await_tiles();
     release_tiles();
   }
-  // An even block, and an odd one; they say whether another follows.
+  // An even block, and an odd one; they say whether another follows. A summary is added to the sums
+  // of the blocks up to the next two from the registers it was made in.
   __device__ __forceinline__ bool even(int block) {
-    const int slot = block % kColumnsGroup;
+    const int slot = block % kColumnsGroup, next = slot + 2, group = block / kColumnsGroup;
     const bool more = block + 1 < args.blocks;
     if (more) begin_summary();
     if (block > 0) publish(slot, row[0]);
@@ -178,31 +175,42 @@ struct ColumnSummaries {
       skip_tiles();
       return false;
     }
-    flush();
+    // NOTE: whether they are wanted or not, or the compiler keeps the sums before.
+    const bool far = group > 0 && next < kColumnsGroup;
+    begin_row(0, next, far);
     const float weight = near(slot + 1, slot);
     end_summary();
     add_summary(row[1], weight);
     publish(slot + 1, row[1]);
+    flush();
     keep(block);
+    begin_row(1, next, far);
+    if (next < kColumnsGroup) {
+      const float2 weights = near.two(next, slot);
+      add_summary(row[0], weights.x);
+      add_summary(row[1], weights.y);
+    }
     return true;
   }
   __device__ __forceinline__ bool odd(int block, const ColumnWeights& weights) {
-    const int slot = block % kColumnsGroup, next = slot + 1, group = block / kColumnsGroup;
+    const int slot = block % kColumnsGroup, next = slot + 1;
     if (block + 1 == args.blocks) {
       skip_tiles();
       return false;
     }
     begin_summary();
     if (next < kColumnsGroup) {
-      begin_rows(next, group > 0);
+      add_rows_before(slot - 1, next);
       const float2 weight = near.two(next, slot);
       end_summary();
       add_summary(row[0], weight.x);
       add_summary(row[1], weight.y);
+      flush();
       keep(block);
     } else {
       mix_groups(block, weights);
-      begin_rows(0, true);
+      begin_row(0, 0, false);
+      begin_row(1, 0, true);
     }
     return true;
   }
@@ -210,7 +218,8 @@ struct ColumnSummaries {
     const ColumnWeights weights(args, item.head);
     fence_engine();  // what was kept of the item before has been read
     near.load(weights, 0);
-    begin_rows(0, false);
+    begin_row(0, 0, false);
+    begin_row(1, 0, false);
     for (int block = 0; even(block) && odd(block + 1, weights); block += 2) {
     }
   }
