@@ -15,15 +15,23 @@ namespace mhla::cuda::sm90 {
 struct ColumnRows {
   std::uint32_t base;   // of the warp's rows of slot 0
   std::uint32_t place;  // of the lane's chunk in matrices of 8 x 8: row l % 16, chunk l / 16
+  std::uint32_t two;    // of its chunk in matrices of slots 0 and 1, see mixed_two
 
-  __device__ __forceinline__ explicit ColumnRows(std::uint32_t rows)
-      : base(rows), place(Box::chunk(threadIdx.x % 16, threadIdx.x / 16 % 2)) {}
+  __device__ __forceinline__ ColumnRows(std::uint32_t rows, int lane)
+      : base(rows),
+        place(Box::chunk(lane % 16, lane / 16)),
+        two(rows + lane / 8 % 2 * ColumnsPlan::kSlot +
+            Box::chunk(lane % 8 + lane / 16 * 8, lane / 8 % 2)) {}
   // `group` is the even one of two groups of 8 columns.
   __device__ __forceinline__ std::uint32_t operand(int slot, int group) const {
     return base + slot * ColumnsPlan::kSlot + (place ^ group * 16);
   }
   __device__ __forceinline__ std::uint32_t mixed(int slot, int group) const {
     return base + slot * ColumnsPlan::kSlot + (place ^ (group ^ slot) * 16);
+  }
+  // Matrices of an even slot and of the one after it in turn: 8 rows of both, then the other 8.
+  __device__ __forceinline__ std::uint32_t mixed_two(int slot, int group) const {
+    return (two + slot * ColumnsPlan::kSlot) ^ ((group ^ slot) * 16);
   }
   // Byte offset of a chunk among the warp's rows of a slot that is only mixed.
   static __device__ __forceinline__ int chunk(int slot, int row, int index) {
@@ -60,7 +68,8 @@ struct RoundedRows {
     }
   }
 };
-// A weight on the diagonal of a first factor, so that a product adds rows of a slot as they lie.
+// A weight on the diagonal of a quarter of a first factor, so that a product adds rows of a slot as
+// they lie.
 struct Diagonal {
   std::uint32_t mask;  // of the lane's words that are on it
 
@@ -72,22 +81,6 @@ struct Diagonal {
     return ptx::pack_bf16(weight, weight) & mask;
   }
 };
-// d += weight * b, 16 rows of 8 columns
-__device__ __forceinline__ void add_rows(float* d, std::uint32_t factor, std::uint32_t b0,
-                                         std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5,%5,%4}, {%6,%7}, {%0,%1,%2,%3};\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(factor), "r"(0), "r"(b0), "r"(b1));
-}
-// Rows of a slot as second factors: two groups of 8 columns.
-__device__ __forceinline__ void load_groups(std::uint32_t (&r)[4], std::uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
-}
 // Rows of a slot as they are, as sums to start from.
 __device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, ColumnSums& d) {
 #pragma unroll
@@ -104,18 +97,33 @@ __device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, Col
     }
   }
 }
-// To two sums at once, so that a summary is read once for both.
+// Summaries in an even slot and the one after it to two sums. A product does this for 8 rows and 8
+// columns: its first factor has the weights of the two sums (its upper and its lower half) with the
+// two slots on the diagonals of its quarters.
 __device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot,
-                                          const std::uint32_t (&factors)[2], ColumnSums (&d)[2]) {
+                                          const std::uint32_t (&factors)[4],
+                                          ColumnSums (&d)[2]) {
+  constexpr int kGroups = kColumnsWidth / 8, kAhead = 4;
+  std::uint32_t r[kAhead][4];  // of 8 rows, then of the other 8
+  const auto load = [&](int group) {
+    std::uint32_t(&to)[4] = r[group % kAhead];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(rows.mixed_two(slot, group))
+                 : "memory");
+  };
 #pragma unroll
-  for (int g = 0; g < 8; g += 2) {
-    std::uint32_t r[4];
-    load_groups(r, rows.mixed(slot, g));
+  for (int g = 0; g < kAhead; ++g) load(g);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      add_rows(d[i] + g * 4, factors[i], r[0], r[1]);
-      add_rows(d[i] + g * 4 + 4, factors[i], r[2], r[3]);
+  for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = g * 4 + half * 2;
+      float c[4] = {d[0][i], d[0][i + 1], d[1][i], d[1][i + 1]};
+      ptx::mma_bf16(c, factors, r[g % kAhead][2 * half], r[g % kAhead][2 * half + 1]);
+      d[0][i] = c[0], d[0][i + 1] = c[1], d[1][i] = c[2], d[1][i + 1] = c[3];
     }
+    if (g + kAhead < kGroups) load(g + kAhead);
   }
 }
 

@@ -29,7 +29,7 @@ struct ColumnSummaries {
       : args(a),
         shared(s),
         warp(static_cast<int>(threadIdx.x / 32)),
-        rows(s.slot(0) + warp * ColumnsPlan::kWarpRows),
+        rows(s.slot(0) + warp * ColumnsPlan::kWarpRows, static_cast<int>(threadIdx.x % 32)),
         kept(static_cast<unsigned char*>(a.kept) +
              static_cast<std::int64_t>(blockIdx.x) * a.keeps * kColumnsGroup * ColumnsPlan::kSlot +
              warp * ColumnsPlan::kWarpRows),
@@ -145,12 +145,13 @@ struct ColumnSummaries {
       clear(row[i]);
     }
   }
-  // The summaries in the slots before `end`, for the blocks `first` and `first + 1`.
+  // The summaries in the slots before `end`, an even number, for blocks `first` and `first + 1`.
   __device__ __forceinline__ void add_rows_before(int end, int first) {
 #pragma unroll 1
-    for (int slot = 0; slot < end; ++slot) {
-      const float2 weights = near.two(first, slot);
-      const std::uint32_t factors[] = {diagonal.factor(weights.x), diagonal.factor(weights.y)};
+    for (int slot = 0; slot < end; slot += 2) {
+      const float2 one = near.two(first, slot), other = near.two(first, slot + 1);
+      const std::uint32_t factors[] = {diagonal.factor(one.x), diagonal.factor(one.y),
+                                       diagonal.factor(other.x), diagonal.factor(other.y)};
       add_mixed(rows, slot, factors, row);
     }
   }
