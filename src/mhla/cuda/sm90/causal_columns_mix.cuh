@@ -33,10 +33,6 @@ struct ColumnRows {
   __device__ __forceinline__ std::uint32_t mixed_two(int slot, int group) const {
     return (two + slot * ColumnsPlan::kSlot) ^ ((group ^ slot) * 16);
   }
-  // Byte offset of a chunk among the warp's rows of a slot that is only mixed.
-  static __device__ __forceinline__ int chunk(int slot, int row, int index) {
-    return row * 128 + (index ^ row % 8 ^ slot) * 16;
-  }
 };
 
 using ColumnSums = float[kColumnsWidth / 2];  // a warp's rows as an accumulator has them
@@ -153,14 +149,16 @@ struct NearWeights {
   std::uint32_t base;
 
   // Two of the 64 a lane, of blocks `first` and on.
-  __device__ __forceinline__ void load(const ColumnWeights& weights, int first) const {
+  static __device__ __forceinline__ float2 ask(const ColumnWeights& weights, int first) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const int row = lane % kColumnsGroup, column = lane / kColumnsGroup;
-    const float low = weights.one(first + row, first + column);
-    const float high = weights.one(first + row, first + column + 4);
+    const int row = first + lane % kColumnsGroup, column = first + lane / kColumnsGroup;
+    return {weights.one(row, column), weights.one(row, column + 4)};
+  }
+  __device__ __forceinline__ void put(float2 of_lane) const {
+    const std::uint32_t to = base + threadIdx.x % 32 * 4;
     __syncwarp();  // those of the group before have been read
-    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4), "f"(low) : "memory");
-    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4 + 128), "f"(high) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(to), "f"(of_lane.x) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(to + 128), "f"(of_lane.y) : "memory");
     __syncwarp();
   }
   __device__ __forceinline__ float operator()(int row, int column) const {
@@ -210,32 +208,37 @@ struct ChunkPair {
 };
 
 // What the blocks of a group see of all earlier groups, in place of the summaries of the last of
-// them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies chunk g of a row
-// of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards.
+// them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies a chunk of a row
+// of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards. Of row
+// r it is chunk g ^ r % 8, which is swizzled to the same place in every row.
 struct FarColumns {
-  static constexpr int kRows = 16, kAsked = 8;  // rows; chunks in pairs that are asked for ahead
+  static constexpr int kRows = 16, kRow = 128;  // a warp's, bytes
+  static constexpr int kAsked = 8;              // chunks in pairs that are asked for ahead
+  static constexpr int kGroupBytes = kColumnsGroup * ColumnsPlan::kSlot;
 
-  std::uint32_t base;         // of the warp's rows of slot 0
-  const unsigned char* kept;  // the same of the groups in memory
-  int group;                  // the one that is to come
-  int g = static_cast<int>(threadIdx.x % 32 / 4), t = static_cast<int>(threadIdx.x % 4);
-  std::uint32_t weights[3] = {};  // with the last group, the first and the second
+  std::uint32_t even, odd;  // the lane's places in a row of its two slots
+  unsigned char *kept_even, *kept_odd;  // the same of the first group in memory
+  int group;                            // the one that is to come
+  bool keep;                            // the last two summaries of the one before it are kept
+  std::uint32_t weights[3] = {};        // with the last group, the first and the second
 
-  __device__ __forceinline__ FarColumns(std::uint32_t rows, const unsigned char* earlier,
-                                        int number, const ColumnWeights& all)
-      : base(rows), kept(earlier), group(number) {
+  __device__ __forceinline__ FarColumns(std::uint32_t rows, unsigned char* kept, int number,
+                                        bool keeps_last, const ColumnWeights& all)
+      : group(number), keep(keeps_last && threadIdx.x % 4 == 3) {
+    const int g = static_cast<int>(threadIdx.x % 32 / 4), slot = threadIdx.x % 4 * 2;
+    const int at = slot * ColumnsPlan::kSlot + (g ^ slot) * 16;
+    const int after = (slot + 1) * ColumnsPlan::kSlot + (g ^ (slot + 1)) * 16;
+    even = rows + at, odd = rows + after;
+    kept_even = kept + at, kept_odd = kept + after;
     constexpr int kBlocks = kColumnsGroup;
     const int first = group * kBlocks;
     weights[0] = group_weights(all, first, first - kBlocks);
     weights[1] = group_weights(all, first, 0);
     weights[2] = group_weights(all, first, kBlocks);
-    if (group < 2) weights[1] = 0;
   }
   // `last` makes the last summary, when what lies in memory has been asked for.
   template <typename Last>
   __device__ __forceinline__ void mix(Last&& last) {
-    // NOTE: or the compiler has the places of all rows in registers all the time.
-    asm volatile("" : "+r"(base), "+r"(t), "+r"(g));
     if (group == 1) mix_rows<0>(last);
     if (group == 2) mix_rows<1>(last);
     if (group == 3) mix_rows<2>(last);
@@ -243,20 +246,22 @@ struct FarColumns {
   }
 
  private:
-  // Of the lane's chunk in an even slot; in the odd one after it: the same with another bit.
-  static constexpr int kOdd = ColumnsPlan::kSlot;
-  __device__ __forceinline__ std::uint32_t place(int row) const {
-    return 2 * t * ColumnsPlan::kSlot + ColumnRows::chunk(2 * t, row, g);
-  }
   __device__ __forceinline__ void ask(ChunkPair& x, int of_group, int row) const {
-    const unsigned char* from = kept + of_group * (kColumnsGroup * ColumnsPlan::kSlot);
-    const uint4 even = __ldcg(reinterpret_cast<const uint4*>(from + place(row)));
-    const uint4 odd = __ldcg(reinterpret_cast<const uint4*>(from + kOdd + (place(row) ^ 16)));
-    x = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
+    const int at = of_group * kGroupBytes + row * kRow;
+    const uint4 a = __ldcg(reinterpret_cast<const uint4*>(kept_even + at));
+    const uint4 b = __ldcg(reinterpret_cast<const uint4*>(kept_odd + at));
+    x = {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
+  }
+  __device__ __forceinline__ void keep_row(const ChunkPair& x, int row) const {
+    const int at = (group - 1) * kGroupBytes + row * kRow;
+    __stcg(reinterpret_cast<uint4*>(kept_even + at),
+           make_uint4(x.even[0], x.even[1], x.even[2], x.even[3]));
+    __stcg(reinterpret_cast<uint4*>(kept_odd + at),
+           make_uint4(x.odd[0], x.odd[1], x.odd[2], x.odd[3]));
   }
   __device__ __forceinline__ void load(ChunkPair& x, int row) const {
-    load_chunk(x.even, base + place(row));
-    load_chunk(x.odd, base + kOdd + (place(row) ^ 16));
+    load_chunk(x.even, even + row * kRow);
+    load_chunk(x.odd, odd + row * kRow);
   }
   // kEarlier: groups before the last one
   template <int kEarlier>
@@ -264,10 +269,14 @@ struct FarColumns {
     float c[4][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1),
-                                    kEarlier > 0 ? earlier[0].elements(2 * i) : 0,
-                                    kEarlier > 0 ? earlier[0].elements(2 * i + 1) : 0};
-      ptx::mma_bf16(c[i], last, weights[0], weights[1]);
+      const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1)};
+      if constexpr (kEarlier == 0) {
+        mma_8(c[i], last, weights[0]);
+      } else {
+        const std::uint32_t both[] = {last[0], last[1], earlier[0].elements(2 * i),
+                                      earlier[0].elements(2 * i + 1)};
+        ptx::mma_bf16(c[i], both, weights[0], weights[1]);
+      }
     }
     if constexpr (kEarlier > 1) {
 #pragma unroll
@@ -275,18 +284,20 @@ struct FarColumns {
         const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1)};
         mma_8(c[i], second, weights[2]);
       }
+    } else if (keep) {
+      keep_row(x, row);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       x.even[i] = ptx::pack_bf16(c[i][0], c[i][2]);
       x.odd[i] = ptx::pack_bf16(c[i][1], c[i][3]);
     }
-    store_chunk(base + place(row), x.even);
-    store_chunk(base + kOdd + (place(row) ^ 16), x.odd);
+    store_chunk(even + row * kRow, x.even);
+    store_chunk(odd + row * kRow, x.odd);
   }
   // A lane reads no place but those it writes, so that rows are loaded ahead.
   template <int kEarlier, typename Last>
-  __device__ __forceinline__ void mix_rows(Last& last) const {
+  __device__ __forceinline__ void mix_rows(Last& last) {
     constexpr int kAhead = kEarlier > 1 ? kAsked / kEarlier : kAsked;
     ChunkPair x[2], earlier[kAhead][kEarlier > 0 ? kEarlier : 1];
     const auto ask_row = [&](int i, int row) {
@@ -301,11 +312,12 @@ struct FarColumns {
     for (int start = 0; start < kRows; start += kAhead) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int row = start + i;
-        if (row + 1 < kRows) load(x[(i + 1) % 2], row + 1);
-        mix_row<kEarlier>(row, x[i % 2], earlier[i]);
-        if (row + kAhead < kRows) ask_row(i, row + kAhead);
+        if (start + i + 1 < kRows) load(x[(i + 1) % 2], i + 1);
+        mix_row<kEarlier>(i, x[i % 2], earlier[i]);
+        if (start + i + kAhead < kRows) ask_row(i, i + kAhead);
       }
+      even += kAhead * kRow, odd += kAhead * kRow;
+      kept_even += kAhead * kRow, kept_odd += kAhead * kRow;
     }
   }
 

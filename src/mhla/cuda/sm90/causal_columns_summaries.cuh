@@ -87,32 +87,40 @@ struct ColumnSummaries {
     pending.round(d);
     pending_block = block;
   }
-  // To its slot, and to memory where a group after the next will want it.
-  __device__ __forceinline__ void flush() {
-    if (pending_block < 0) return;
+  // To its slot
+  __device__ __forceinline__ void put() {
     const int slot = pending_block % kColumnsGroup;
     await_slot(slot);
     pending.store(rows, slot);
-    if (pending_block < args.keeps * kColumnsGroup) {
+    pending_block = -1;
+  }
+  // To its slot, and to memory where a group after the next will want it. The last two of a group
+  // are kept by the lanes that mix them.
+  __device__ __forceinline__ void flush() {
+    if (pending_block < 0) return;
+    const int block = pending_block;
+    put();
+    if (block < args.keeps * kColumnsGroup) {
       fence_async();
       __syncwarp();
       if (threadIdx.x % 32 == 0) {
-        store_linear(kept + static_cast<std::int64_t>(pending_block) * ColumnsPlan::kSlot,
-                     rows.base + slot * ColumnsPlan::kSlot, ColumnsPlan::kWarpRows);
+        store_linear(kept + static_cast<std::int64_t>(block) * ColumnsPlan::kSlot,
+                     rows.base + block % kColumnsGroup * ColumnsPlan::kSlot,
+                     ColumnsPlan::kWarpRows);
         store_commit();
       }
     }
-    pending_block = -1;
     __syncwarp();
   }
-  // S~' of the blocks of the next group takes the place of this one's summaries, the last of which
-  // is still being made.
+  // Makes the last summary of a group. S~' of the blocks of the next one takes the place of all.
   __device__ __forceinline__ void mix_groups(int block, const ColumnWeights& weights) {
     const int group = block / kColumnsGroup + 1;
-    FarColumns far{rows.base, kept, group, weights};
+    // Weights are asked for before tiles are awaited.
+    FarColumns far{rows.base, kept, group, group <= args.keeps, weights};
+    const float2 near_weights = NearWeights::ask(weights, block + 1);
+    begin_summary();
     if (threadIdx.x % 32 == 0) {
-      // What earlier groups stored has to be there; where the last one stores, too, it has stored
-      // all but two.
+      // What the engine kept of earlier groups has to be there: all but the six of the last one.
       if (group > args.keeps) {
         store_wait();
       } else if (group > 1) {
@@ -122,12 +130,12 @@ struct ColumnSummaries {
     }
     __syncwarp();
     far.mix([&] {
-      near.load(weights, block + 1);
-      flush();
+      near.put(near_weights);
+      put();
       end_summary();
       pending.round(d);
       pending_block = block;
-      flush();
+      put();
       pending = {};                                  // NOTE: or it has its registers all the time
       if (threadIdx.x % 32 == 0) store_wait_read();  // of the slots, which will be written
       __syncwarp();
@@ -199,8 +207,8 @@ struct ColumnSummaries {
       skip_tiles();
       return false;
     }
-    begin_summary();
     if (next < kColumnsGroup) {
+      begin_summary();
       add_rows_before(slot - 1, next);
       const float2 weight = near.two(next, slot);
       end_summary();
@@ -218,7 +226,7 @@ struct ColumnSummaries {
   __device__ __forceinline__ void walk(const ColumnsItem& item) {
     const ColumnWeights weights(args, item.head);
     fence_engine();  // what was kept of the item before has been read
-    near.load(weights, 0);
+    near.put(NearWeights::ask(weights, 0));
     begin_row(0, 0, false);
     begin_row(1, 0, false);
     for (int block = 0; even(block) && odd(block + 1, weights); block += 2) {
