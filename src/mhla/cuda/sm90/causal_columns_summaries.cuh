@@ -28,7 +28,7 @@ struct ColumnSummaries {
   __device__ __forceinline__ ColumnSummaries(const ColumnsArgs& a, const ColumnsShared& s)
       : args(a),
         shared(s),
-        warp(static_cast<int>(threadIdx.x / 32)),
+        warp(static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0))),
         rows(s.slot(0) + warp * ColumnsPlan::kWarpRows, static_cast<int>(threadIdx.x % 32)),
         kept(static_cast<unsigned char*>(a.kept) +
              static_cast<std::int64_t>(blockIdx.x) * a.keeps * kColumnsGroup * ColumnsPlan::kSlot +
