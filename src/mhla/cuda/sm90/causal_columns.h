@@ -23,7 +23,7 @@ inline constexpr int kColumnsGrid = 144;  // thread blocks that have memory: no 
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4, kColumnsMapWarps = 2;
 inline constexpr int kColumnsThreads = 512;
 // NOTE: setmaxnreg deals out 128 registers for each of 512 threads.
-inline constexpr int kSummaryRegisters = 160, kResultRegisters = 152, kMoverRegisters = 40;
+inline constexpr int kSummaryRegisters = 168, kResultRegisters = 136, kMoverRegisters = 40;
 static_assert(2 * kSummaryRegisters + kResultRegisters + kMoverRegisters <= 4 * 128);
 
 struct ColumnsArgs {
@@ -55,8 +55,8 @@ struct ColumnsPlan {
   static constexpr int kOut = kValues + kValueStages * kValueBytes;
   static constexpr int kNear = kOut + kValueBytes;
   static constexpr int kBarriers = kNear + kSummaryWarps * kWeights;
-  static constexpr int kCount =
-      3 * kKeyStages + 2 * (1 + kQueryStages + kValueStages + kColumnsGroup);
+  static constexpr int kCount = 3 * kKeyStages +
+                                2 * (1 + kQueryStages + kValueStages + kColumnsGroup);
   static constexpr int kBytes = kBarriers + 8 * kCount;
 };
 static_assert(ColumnsPlan::kBytes <= 232448);

@@ -97,12 +97,11 @@ __device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, Col
 // columns: its first factor has the weights of the two sums (its upper and its lower half) with the
 // two slots on the diagonals of its quarters.
 __device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot,
-                                          const std::uint32_t (&factors)[4],
-                                          ColumnSums (&d)[2]) {
+                                          const std::uint32_t (&factors)[4], ColumnSums (&d)[2]) {
   constexpr int kGroups = kColumnsWidth / 8, kAhead = 4;
   std::uint32_t r[kAhead][4];  // of 8 rows, then of the other 8
   const auto load = [&](int group) {
-    std::uint32_t(&to)[4] = r[group % kAhead];
+    std::uint32_t (&to)[4] = r[group % kAhead];
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(rows.mixed_two(slot, group))
@@ -216,7 +215,7 @@ struct FarColumns {
   static constexpr int kAsked = 8;              // chunks in pairs that are asked for ahead
   static constexpr int kGroupBytes = kColumnsGroup * ColumnsPlan::kSlot;
 
-  std::uint32_t even, odd;  // the lane's places in a row of its two slots
+  std::uint32_t even, odd;              // the lane's places in a row of its two slots
   unsigned char *kept_even, *kept_odd;  // the same of the first group in memory
   int group;                            // the one that is to come
   bool keep;                            // the last two summaries of the one before it are kept

@@ -8,7 +8,8 @@
 namespace mhla::cuda::sm90 {
 
 // 16 rows of a block each. The scores of the next block are on their way while results of this one
-// are handed to the warp that stores them, and what can be done of a block without S~ is done before.
+// are handed to the warp that stores them, and what can be done of a block without S~ is done
+// before.
 struct ColumnResults {
   const ColumnsArgs& args;
   const ColumnsShared& shared;
@@ -16,7 +17,7 @@ struct ColumnResults {
   KeyRing keys = {};
   QueryRing queries = {};
   ValueRing values = {};
-  int out = 1;  // parity: the place of results is free
+  int out = 1;          // parity: the place of results is free
   unsigned parity = 0;  // bit i: of ready(i)
   float weight = 0;     // of block `lane` with itself
   CausalTile<128, kColumnsWidth> t = {};

@@ -72,11 +72,12 @@ struct ColumnSummaries {
     published ^= 1u << slot;
     parity ^= 1u << slot;
   }
-  // NOTE: the first slot's chunks are swizzled as an operand's are, so that what the first block of
-  // a group sees of earlier ones, which is all of its S~, lies there already.
   __device__ __forceinline__ void publish(int slot, const ColumnSums& sums) {
     await_slot(slot);
-    if (slot > 0) store_operand(rows, slot, sums);
+    store_operand(rows, slot, sums);
+    publish(slot);
+  }
+  __device__ __forceinline__ void publish(int slot) {
     fence_async();
     release_buffer(shared.ready(slot));
     published ^= 1u << slot;
@@ -140,6 +141,9 @@ struct ColumnSummaries {
       if (threadIdx.x % 32 == 0) store_wait_read();  // of the slots, which will be written
       __syncwarp();
     });
+    // NOTE: the first slot's chunks are swizzled as an operand's are, so that what the first block
+    // of a group sees of earlier ones, which is all of its S~, lies there already.
+    publish(0);
   }
   static __device__ __forceinline__ void clear(ColumnSums& sums) {
 #pragma unroll
@@ -153,15 +157,12 @@ struct ColumnSummaries {
       clear(row[i]);
     }
   }
-  // The summaries in the slots before `end`, an even number, for blocks `first` and `first + 1`.
-  __device__ __forceinline__ void add_rows_before(int end, int first) {
-#pragma unroll 1
-    for (int slot = 0; slot < end; slot += 2) {
-      const float2 one = near.two(first, slot), other = near.two(first, slot + 1);
-      const std::uint32_t factors[] = {diagonal.factor(one.x), diagonal.factor(one.y),
-                                       diagonal.factor(other.x), diagonal.factor(other.y)};
-      add_mixed(rows, slot, factors, row);
-    }
+  // The summaries in an even slot and the one after it, for blocks `first` and `first + 1`.
+  __device__ __forceinline__ void add_rows(int slot, int first) {
+    const float2 one = near.two(first, slot), other = near.two(first, slot + 1);
+    const std::uint32_t factors[] = {diagonal.factor(one.x), diagonal.factor(one.y),
+                                     diagonal.factor(other.x), diagonal.factor(other.y)};
+    add_mixed(rows, slot, factors, row);
   }
   __device__ __forceinline__ void add_summary(ColumnSums& sums, float w) {
 #pragma unroll
@@ -179,7 +180,7 @@ struct ColumnSummaries {
     const int slot = block % kColumnsGroup, next = slot + 2, group = block / kColumnsGroup;
     const bool more = block + 1 < args.blocks;
     if (more) begin_summary();
-    if (block > 0) publish(slot, row[0]);
+    if (slot > 0) publish(slot, row[0]);
     if (!more) {
       skip_tiles();
       return false;
@@ -209,9 +210,11 @@ struct ColumnSummaries {
     }
     if (next < kColumnsGroup) {
       begin_summary();
-      add_rows_before(slot - 1, next);
+      static_assert(kColumnsGroup == 8);  // so that there are at most two pairs
+      if (slot > 1) add_rows(0, next);
+      end_summary();  // tiles are given back soon
+      if (slot > 3) add_rows(2, next);
       const float2 weight = near.two(next, slot);
-      end_summary();
       add_summary(row[0], weight.x);
       add_summary(row[1], weight.y);
       flush();
