@@ -10,12 +10,10 @@
 
 namespace mhla::cuda::sm90 {
 
-// Tiles are asked for in the order in which their places become free: keys are wanted longest.
 __device__ __forceinline__ void copy_columns(const ColumnsArgs& args, const ColumnsShared& shared) {
   KeyRing k;
-  QueryRing q;
   ValueRing v;
-  bool keys_first = true;  // of all blocks: nothing begins without them
+  int q = 1;  // parity of the place being free
   each_item(args, [&](const ColumnsItem& item, bool) {
     const auto copy_tile = [&](std::uint32_t to, const CUtensorMap& map, int block,
                                std::uint32_t landed) {
@@ -31,17 +29,16 @@ __device__ __forceinline__ void copy_columns(const ColumnsArgs& args, const Colu
       copy_tile(shared.k(k.stage), args.k, block, shared.k_landed(k.stage));
       k.next();
     };
-    if (keys_first) copy_keys(0);
-    for (int block = 0; block < args.blocks; ++block, q.next(), v.next()) {
-      barrier_wait(shared.q_empty(q.stage), q.parity ^ 1);
-      copy_tile(shared.q(q.stage), args.q, block, shared.q_landed(q.stage));
+    copy_keys(0);
+    for (int block = 0; block < args.blocks; ++block, q ^= 1, v.next()) {
+      barrier_wait(shared.q_empty(), q);
+      copy_tile(shared.q(), args.q, block, shared.q_landed());
       const std::uint32_t landed = shared.v_landed(v.stage);
       barrier_wait(shared.v_empty(v.stage), v.parity ^ 1);
       arrive_and_expect(landed, ColumnsPlan::kValueBytes);
       copy_box_once(shared.v(v.stage), args.v, {item.column, block * kTile, item.head, item.batch},
                     landed);
-      if (!keys_first) copy_keys(block);
-      keys_first = false;
+      if (block + 1 < args.blocks) copy_keys(block + 1);
     }
   });
 }

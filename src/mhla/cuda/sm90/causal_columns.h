@@ -23,7 +23,7 @@ inline constexpr int kColumnsGrid = 144;  // thread blocks that have memory: no 
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4, kColumnsMapWarps = 2;
 inline constexpr int kColumnsThreads = 512;
 // NOTE: setmaxnreg deals out 128 registers for each of 512 threads.
-inline constexpr int kSummaryRegisters = 168, kResultRegisters = 136, kMoverRegisters = 40;
+inline constexpr int kSummaryRegisters = 160, kResultRegisters = 152, kMoverRegisters = 40;
 static_assert(2 * kSummaryRegisters + kResultRegisters + kMoverRegisters <= 4 * 128);
 
 struct ColumnsArgs {
@@ -42,21 +42,20 @@ struct ColumnsArgs {
   std::int64_t mixing_head_stride, mixing_row_stride, mixing_column_stride;
 };
 
-// Byte offsets.
+// Byte offsets. Keys are mapped a block ahead, so that they have one more stage.
 struct ColumnsPlan {
-  static constexpr int kKeyStages = 2, kQueryStages = 2, kValueStages = 3;
+  static constexpr int kKeyStages = 3, kValueStages = 3;
   static constexpr int kWarpRows = 16 * kColumnsWidth * 2;  // bytes of a warp's rows
   static constexpr int kSlot = kSummaryWarps * kWarpRows;   // a part of 128 x 64
   static constexpr int kTileBytes = kTile * 128 * 2, kValueBytes = kTile * kColumnsWidth * 2;
   static constexpr int kKeys = kColumnsGroup * kSlot;
   static constexpr int kQueries = kKeys + kKeyStages * kTileBytes;
-  static constexpr int kValues = kQueries + kQueryStages * kTileBytes;
+  static constexpr int kValues = kQueries + kTileBytes;
   static constexpr int kWeights = kColumnsGroup * kColumnsGroup * 4;  // of a group, for each warp
   static constexpr int kOut = kValues + kValueStages * kValueBytes;
   static constexpr int kNear = kOut + kValueBytes;
   static constexpr int kBarriers = kNear + kSummaryWarps * kWeights;
-  static constexpr int kCount = 3 * kKeyStages +
-                                2 * (1 + kQueryStages + kValueStages + kColumnsGroup);
+  static constexpr int kCount = 3 * kKeyStages + 2 * (2 + kValueStages + kColumnsGroup);
   static constexpr int kBytes = kBarriers + 8 * kCount;
 };
 static_assert(ColumnsPlan::kBytes <= 232448);

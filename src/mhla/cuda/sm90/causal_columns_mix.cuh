@@ -15,13 +15,9 @@ namespace mhla::cuda::sm90 {
 struct ColumnRows {
   std::uint32_t base;   // of the warp's rows of slot 0
   std::uint32_t place;  // of the lane's chunk in matrices of 8 x 8: row l % 16, chunk l / 16
-  std::uint32_t two;    // of its chunk in matrices of slots 0 and 1, see mixed_two
 
-  __device__ __forceinline__ ColumnRows(std::uint32_t rows, int lane)
-      : base(rows),
-        place(Box::chunk(lane % 16, lane / 16)),
-        two(rows + lane / 8 % 2 * ColumnsPlan::kSlot +
-            Box::chunk(lane % 8 + lane / 16 * 8, lane / 8 % 2)) {}
+  __device__ __forceinline__ explicit ColumnRows(std::uint32_t rows)
+      : base(rows), place(Box::chunk(threadIdx.x % 16, threadIdx.x / 16 % 2)) {}
   // `group` is the even one of two groups of 8 columns.
   __device__ __forceinline__ std::uint32_t operand(int slot, int group) const {
     return base + slot * ColumnsPlan::kSlot + (place ^ group * 16);
@@ -29,9 +25,9 @@ struct ColumnRows {
   __device__ __forceinline__ std::uint32_t mixed(int slot, int group) const {
     return base + slot * ColumnsPlan::kSlot + (place ^ (group ^ slot) * 16);
   }
-  // Matrices of an even slot and of the one after it in turn: 8 rows of both, then the other 8.
-  __device__ __forceinline__ std::uint32_t mixed_two(int slot, int group) const {
-    return (two + slot * ColumnsPlan::kSlot) ^ ((group ^ slot) * 16);
+  // Byte offset of a chunk among the warp's rows of a slot that is only mixed.
+  static __device__ __forceinline__ int chunk(int slot, int row, int index) {
+    return row * 128 + (index ^ row % 8 ^ slot) * 16;
   }
 };
 
@@ -64,8 +60,7 @@ struct RoundedRows {
     }
   }
 };
-// A weight on the diagonal of a quarter of a first factor, so that a product adds rows of a slot as
-// they lie.
+// A weight on the diagonal of a first factor, so that a product adds rows of a slot as they lie.
 struct Diagonal {
   std::uint32_t mask;  // of the lane's words that are on it
 
@@ -77,6 +72,22 @@ struct Diagonal {
     return ptx::pack_bf16(weight, weight) & mask;
   }
 };
+// d += weight * b, 16 rows of 8 columns
+__device__ __forceinline__ void add_rows(float* d, std::uint32_t factor, std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%5,%4}, {%6,%7}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(factor), "r"(0), "r"(b0), "r"(b1));
+}
+// Rows of a slot as second factors: two groups of 8 columns.
+__device__ __forceinline__ void load_groups(std::uint32_t (&r)[4], std::uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
 // Rows of a slot as they are, as sums to start from.
 __device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, ColumnSums& d) {
 #pragma unroll
@@ -93,32 +104,18 @@ __device__ __forceinline__ void load_mixed(const ColumnRows& rows, int slot, Col
     }
   }
 }
-// Summaries in an even slot and the one after it to two sums. A product does this for 8 rows and 8
-// columns: its first factor has the weights of the two sums (its upper and its lower half) with the
-// two slots on the diagonals of its quarters.
+// To two sums at once, so that a summary is read once for both.
 __device__ __forceinline__ void add_mixed(const ColumnRows& rows, int slot,
-                                          const std::uint32_t (&factors)[4], ColumnSums (&d)[2]) {
-  constexpr int kGroups = kColumnsWidth / 8, kAhead = 4;
-  std::uint32_t r[kAhead][4];  // of 8 rows, then of the other 8
-  const auto load = [&](int group) {
-    std::uint32_t (&to)[4] = r[group % kAhead];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(rows.mixed_two(slot, group))
-                 : "memory");
-  };
+                                          const std::uint32_t (&factors)[2], ColumnSums (&d)[2]) {
 #pragma unroll
-  for (int g = 0; g < kAhead; ++g) load(g);
+  for (int g = 0; g < 8; g += 2) {
+    std::uint32_t r[4];
+    load_groups(r, rows.mixed(slot, g));
 #pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = g * 4 + half * 2;
-      float c[4] = {d[0][i], d[0][i + 1], d[1][i], d[1][i + 1]};
-      ptx::mma_bf16(c, factors, r[g % kAhead][2 * half], r[g % kAhead][2 * half + 1]);
-      d[0][i] = c[0], d[0][i + 1] = c[1], d[1][i] = c[2], d[1][i + 1] = c[3];
+    for (int i = 0; i < 2; ++i) {
+      add_rows(d[i] + g * 4, factors[i], r[0], r[1]);
+      add_rows(d[i] + g * 4 + 4, factors[i], r[2], r[3]);
     }
-    if (g + kAhead < kGroups) load(g + kAhead);
   }
 }
 
@@ -148,16 +145,14 @@ struct NearWeights {
   std::uint32_t base;
 
   // Two of the 64 a lane, of blocks `first` and on.
-  static __device__ __forceinline__ float2 ask(const ColumnWeights& weights, int first) {
+  __device__ __forceinline__ void load(const ColumnWeights& weights, int first) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const int row = first + lane % kColumnsGroup, column = first + lane / kColumnsGroup;
-    return {weights.one(row, column), weights.one(row, column + 4)};
-  }
-  __device__ __forceinline__ void put(float2 of_lane) const {
-    const std::uint32_t to = base + threadIdx.x % 32 * 4;
+    const int row = lane % kColumnsGroup, column = lane / kColumnsGroup;
+    const float low = weights.one(first + row, first + column);
+    const float high = weights.one(first + row, first + column + 4);
     __syncwarp();  // those of the group before have been read
-    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(to), "f"(of_lane.x) : "memory");
-    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(to + 128), "f"(of_lane.y) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4), "f"(low) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(base + lane * 4 + 128), "f"(high) : "memory");
     __syncwarp();
   }
   __device__ __forceinline__ float operator()(int row, int column) const {
@@ -207,37 +202,32 @@ struct ChunkPair {
 };
 
 // What the blocks of a group see of all earlier groups, in place of the summaries of the last of
-// them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies a chunk of a row
-// of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards. Of row
-// r it is chunk g ^ r % 8, which is swizzled to the same place in every row.
+// them: S~'_i = sum over j of m_ij S_j for eight i at once. Lane (g, t) multiplies chunk g of a row
+// of slots 2t and 2t + 1, two elements at a time, and has the same places of S~' afterwards.
 struct FarColumns {
-  static constexpr int kRows = 16, kRow = 128;  // a warp's, bytes
-  static constexpr int kAsked = 8;              // chunks in pairs that are asked for ahead
-  static constexpr int kGroupBytes = kColumnsGroup * ColumnsPlan::kSlot;
+  static constexpr int kRows = 16, kAsked = 8;  // rows; chunks in pairs that are asked for ahead
 
-  std::uint32_t even, odd;              // the lane's places in a row of its two slots
-  unsigned char *kept_even, *kept_odd;  // the same of the first group in memory
-  int group;                            // the one that is to come
-  bool keep;                            // the last two summaries of the one before it are kept
-  std::uint32_t weights[3] = {};        // with the last group, the first and the second
+  std::uint32_t base;         // of the warp's rows of slot 0
+  const unsigned char* kept;  // the same of the groups in memory
+  int group;                  // the one that is to come
+  int g = static_cast<int>(threadIdx.x % 32 / 4), t = static_cast<int>(threadIdx.x % 4);
+  std::uint32_t weights[3] = {};  // with the last group, the first and the second
 
-  __device__ __forceinline__ FarColumns(std::uint32_t rows, unsigned char* kept, int number,
-                                        bool keeps_last, const ColumnWeights& all)
-      : group(number), keep(keeps_last && threadIdx.x % 4 == 3) {
-    const int g = static_cast<int>(threadIdx.x % 32 / 4), slot = threadIdx.x % 4 * 2;
-    const int at = slot * ColumnsPlan::kSlot + (g ^ slot) * 16;
-    const int after = (slot + 1) * ColumnsPlan::kSlot + (g ^ (slot + 1)) * 16;
-    even = rows + at, odd = rows + after;
-    kept_even = kept + at, kept_odd = kept + after;
+  __device__ __forceinline__ FarColumns(std::uint32_t rows, const unsigned char* earlier,
+                                        int number, const ColumnWeights& all)
+      : base(rows), kept(earlier), group(number) {
     constexpr int kBlocks = kColumnsGroup;
     const int first = group * kBlocks;
     weights[0] = group_weights(all, first, first - kBlocks);
     weights[1] = group_weights(all, first, 0);
     weights[2] = group_weights(all, first, kBlocks);
+    if (group < 2) weights[1] = 0;
   }
   // `last` makes the last summary, when what lies in memory has been asked for.
   template <typename Last>
   __device__ __forceinline__ void mix(Last&& last) {
+    // NOTE: or the compiler has the places of all rows in registers all the time.
+    asm volatile("" : "+r"(base), "+r"(t), "+r"(g));
     if (group == 1) mix_rows<0>(last);
     if (group == 2) mix_rows<1>(last);
     if (group == 3) mix_rows<2>(last);
@@ -245,22 +235,20 @@ struct FarColumns {
   }
 
  private:
-  __device__ __forceinline__ void ask(ChunkPair& x, int of_group, int row) const {
-    const int at = of_group * kGroupBytes + row * kRow;
-    const uint4 a = __ldcg(reinterpret_cast<const uint4*>(kept_even + at));
-    const uint4 b = __ldcg(reinterpret_cast<const uint4*>(kept_odd + at));
-    x = {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
+  // Of the lane's chunk in an even slot; in the odd one after it: the same with another bit.
+  static constexpr int kOdd = ColumnsPlan::kSlot;
+  __device__ __forceinline__ std::uint32_t place(int row) const {
+    return 2 * t * ColumnsPlan::kSlot + ColumnRows::chunk(2 * t, row, g);
   }
-  __device__ __forceinline__ void keep_row(const ChunkPair& x, int row) const {
-    const int at = (group - 1) * kGroupBytes + row * kRow;
-    __stcg(reinterpret_cast<uint4*>(kept_even + at),
-           make_uint4(x.even[0], x.even[1], x.even[2], x.even[3]));
-    __stcg(reinterpret_cast<uint4*>(kept_odd + at),
-           make_uint4(x.odd[0], x.odd[1], x.odd[2], x.odd[3]));
+  __device__ __forceinline__ void ask(ChunkPair& x, int of_group, int row) const {
+    const unsigned char* from = kept + of_group * (kColumnsGroup * ColumnsPlan::kSlot);
+    const uint4 even = __ldcg(reinterpret_cast<const uint4*>(from + place(row)));
+    const uint4 odd = __ldcg(reinterpret_cast<const uint4*>(from + kOdd + (place(row) ^ 16)));
+    x = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
   }
   __device__ __forceinline__ void load(ChunkPair& x, int row) const {
-    load_chunk(x.even, even + row * kRow);
-    load_chunk(x.odd, odd + row * kRow);
+    load_chunk(x.even, base + place(row));
+    load_chunk(x.odd, base + kOdd + (place(row) ^ 16));
   }
   // kEarlier: groups before the last one
   template <int kEarlier>
@@ -268,14 +256,10 @@ struct FarColumns {
     float c[4][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1)};
-      if constexpr (kEarlier == 0) {
-        mma_8(c[i], last, weights[0]);
-      } else {
-        const std::uint32_t both[] = {last[0], last[1], earlier[0].elements(2 * i),
-                                      earlier[0].elements(2 * i + 1)};
-        ptx::mma_bf16(c[i], both, weights[0], weights[1]);
-      }
+      const std::uint32_t last[] = {x.elements(2 * i), x.elements(2 * i + 1),
+                                    kEarlier > 0 ? earlier[0].elements(2 * i) : 0,
+                                    kEarlier > 0 ? earlier[0].elements(2 * i + 1) : 0};
+      ptx::mma_bf16(c[i], last, weights[0], weights[1]);
     }
     if constexpr (kEarlier > 1) {
 #pragma unroll
@@ -283,20 +267,18 @@ struct FarColumns {
         const std::uint32_t second[] = {earlier[1].elements(2 * i), earlier[1].elements(2 * i + 1)};
         mma_8(c[i], second, weights[2]);
       }
-    } else if (keep) {
-      keep_row(x, row);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       x.even[i] = ptx::pack_bf16(c[i][0], c[i][2]);
       x.odd[i] = ptx::pack_bf16(c[i][1], c[i][3]);
     }
-    store_chunk(even + row * kRow, x.even);
-    store_chunk(odd + row * kRow, x.odd);
+    store_chunk(base + place(row), x.even);
+    store_chunk(base + kOdd + (place(row) ^ 16), x.odd);
   }
   // A lane reads no place but those it writes, so that rows are loaded ahead.
   template <int kEarlier, typename Last>
-  __device__ __forceinline__ void mix_rows(Last& last) {
+  __device__ __forceinline__ void mix_rows(Last& last) const {
     constexpr int kAhead = kEarlier > 1 ? kAsked / kEarlier : kAsked;
     ChunkPair x[2], earlier[kAhead][kEarlier > 0 ? kEarlier : 1];
     const auto ask_row = [&](int i, int row) {
@@ -311,12 +293,11 @@ struct FarColumns {
     for (int start = 0; start < kRows; start += kAhead) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (start + i + 1 < kRows) load(x[(i + 1) % 2], i + 1);
-        mix_row<kEarlier>(i, x[i % 2], earlier[i]);
-        if (start + i + kAhead < kRows) ask_row(i, i + kAhead);
+        const int row = start + i;
+        if (row + 1 < kRows) load(x[(i + 1) % 2], row + 1);
+        mix_row<kEarlier>(row, x[i % 2], earlier[i]);
+        if (row + kAhead < kRows) ask_row(i, row + kAhead);
       }
-      even += kAhead * kRow, odd += kAhead * kRow;
-      kept_even += kAhead * kRow, kept_odd += kAhead * kRow;
     }
   }
 
@@ -333,6 +314,6 @@ struct FarColumns {
                  : "memory");
   }
 };
-static_assert(kColumnsMost <= 4 * kColumnsGroup && kColumnsMost <= 32);
+static_assert(kColumnsMost <= 4 * kColumnsGroup);
 
 }  // namespace mhla::cuda::sm90

@@ -8,29 +8,26 @@
 namespace mhla::cuda::sm90 {
 
 // 16 rows of a block each. The scores of the next block are on their way while results of this one
-// are handed to the warp that stores them, and what can be done of a block without S~ is done
-// before.
+// are handed to the warp that stores them.
 struct ColumnResults {
   const ColumnsArgs& args;
   const ColumnsShared& shared;
   int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32);
   KeyRing keys = {};
-  QueryRing queries = {};
   ValueRing values = {};
-  int out = 1;          // parity: the place of results is free
-  unsigned parity = 0;  // bit i: of ready(i)
-  float weight = 0;     // of block `lane` with itself
+  int queries = 0, out = 1;  // parities: queries are there, the place of results is free
+  unsigned parity = 0;       // bit i: of ready(i)
   CausalTile<128, kColumnsWidth> t = {};
   CausalQueries<128> q = {};
 
   __device__ __forceinline__ void load_queries() {
-    barrier_wait(shared.q_landed(queries.stage), queries.parity);
-    load_factors(q.step, shared.q(queries.stage));
+    barrier_wait(shared.q_landed(), queries);
+    load_factors(q.step, shared.q());
   }
   __device__ __forceinline__ void map_queries() {
     q.map(args.feature, args.dk);
-    release_buffer(shared.q_empty(queries.stage));
-    queries.next();
+    release_buffer(shared.q_empty());
+    queries ^= 1;
   }
   // Not awaited
   __device__ __forceinline__ void begin_scores() {
@@ -49,49 +46,43 @@ struct ColumnResults {
       wgmma<bf16, kColumnsWidth, true, true>(t.o, q.step[i], Box::tokens_inner(rows, i));
     }
   }
-  // The weight of a block with itself. A lane has that of its own number for every 32.
-  __device__ __forceinline__ float weight_of(int block) const {
-    return __shfl_sync(0xffffffffu, weight, block);
-  }
   // kFar: there are blocks before this one. more: another block follows, of this item or the next.
   template <bool kFar>
-  __device__ __forceinline__ void make(int block, bool more) {
-    const float own = weight_of(block);
-    // NOTE: what products read from registers is made while no others are under way, or the
-    // compiler has all of them one after another.
-    wgmma_wait<0>();
-    hold(t.s);
-    release_buffer(shared.k_empty(keys.stage));
-    keys.next();
-    t.template weigh<true>(own);
-
-    // o = phi(q) S~ + p v
+  __device__ __forceinline__ void make(int block, float weight, bool more) {
     const int slot = block % kColumnsGroup;
-    barrier_wait(shared.v_landed(values.stage), values.parity);
+    // What lies before the block
     if constexpr (kFar) {
       barrier_wait(shared.ready(slot), parity >> slot & 1);
       parity ^= 1u << slot;
       wgmma_fence();
       issue_far(shared.slot(slot));
+      wgmma_commit();
     } else {
       t.clear();
-      wgmma_fence();
     }
+    // NOTE: what products read from registers is made while no others are under way, or the
+    // compiler has all of them one after another.
+    wgmma_wait<0>();
+    hold(t.s);
+    hold(t.o);
+    release_buffer(shared.k_empty(keys.stage));
+    keys.next();
+    if (kFar) release_buffer(shared.read(slot));
+
+    // The block itself
+    if (more) load_queries();
+    t.template weigh<true>(weight);
+    if (more) map_queries();
+    barrier_wait(shared.v_landed(values.stage), values.parity);
+    if (more) await_keys();
+    wgmma_fence();
     t.issue_outputs(shared.v(values.stage));
     wgmma_commit();
-    wgmma_wait<0>();
+    begin_scores();  // NOTE: without a next block of whatever lies there
+    wgmma_wait<1>();
     hold(t.o);
-    if (kFar) release_buffer(shared.read(slot));
     release_buffer(shared.v_empty(values.stage));
     values.next();
-
-    if (more) {
-      load_queries();
-      map_queries();
-      await_keys();
-    }
-    wgmma_fence();
-    begin_scores();  // NOTE: without a next block of whatever lies there
     hand_over();
   }
 
@@ -112,10 +103,13 @@ struct ColumnResults {
     wgmma_fence();
     begin_scores();
     each_item(args, [&](const ColumnsItem& item, bool more_items) {
-      weight = ColumnWeights(args, item.head).one(lane, lane);
-      make<false>(0, more_items || args.blocks > 1);
+      const ColumnWeights weights(args, item.head);
+      float next = weights.one(1, 1);
+      make<false>(0, weights.one(0, 0), more_items || args.blocks > 1);
       for (int block = 1; block < args.blocks; ++block) {
-        make<true>(block, more_items || block + 1 < args.blocks);
+        const float weight = next;
+        next = weights.one(block + 1, block + 1);
+        make<true>(block, weight, more_items || block + 1 < args.blocks);
       }
     });
     wgmma_wait<0>();

@@ -14,9 +14,7 @@ struct ColumnsShared {
   __device__ __forceinline__ std::uint32_t k(int stage) const {
     return base + P::kKeys + stage * P::kTileBytes;
   }
-  __device__ __forceinline__ std::uint32_t q(int stage) const {
-    return base + P::kQueries + stage * P::kTileBytes;
-  }
+  __device__ __forceinline__ std::uint32_t q() const { return base + P::kQueries; }
   __device__ __forceinline__ std::uint32_t v(int stage) const {
     return base + P::kValues + stage * P::kValueBytes;
   }
@@ -26,33 +24,28 @@ struct ColumnsShared {
   }
   // Keys have landed, have passed the feature map, their buffer is free again.
   __device__ __forceinline__ std::uint32_t k_landed(int i) const { return barrier(i); }
-  __device__ __forceinline__ std::uint32_t k_mapped(int i) const { return barrier(2 + i); }
-  __device__ __forceinline__ std::uint32_t k_empty(int i) const { return barrier(4 + i); }
-  __device__ __forceinline__ std::uint32_t q_landed(int i) const { return barrier(6 + i); }
-  __device__ __forceinline__ std::uint32_t q_empty(int i) const { return barrier(8 + i); }
-  __device__ __forceinline__ std::uint32_t v_landed(int i) const { return barrier(10 + i); }
-  __device__ __forceinline__ std::uint32_t v_empty(int i) const { return barrier(13 + i); }
+  __device__ __forceinline__ std::uint32_t k_mapped(int i) const { return barrier(3 + i); }
+  __device__ __forceinline__ std::uint32_t k_empty(int i) const { return barrier(6 + i); }
+  __device__ __forceinline__ std::uint32_t q_landed() const { return barrier(9); }
+  __device__ __forceinline__ std::uint32_t q_empty() const { return barrier(10); }
+  __device__ __forceinline__ std::uint32_t v_landed(int i) const { return barrier(11 + i); }
+  __device__ __forceinline__ std::uint32_t v_empty(int i) const { return barrier(14 + i); }
   // Results of a block are there; have been stored.
-  __device__ __forceinline__ std::uint32_t out_full() const { return barrier(16); }
-  __device__ __forceinline__ std::uint32_t out_empty() const { return barrier(17); }
+  __device__ __forceinline__ std::uint32_t out_full() const { return barrier(17); }
+  __device__ __forceinline__ std::uint32_t out_empty() const { return barrier(18); }
   // S~ of a block lies in its slot; has been read from there.
-  __device__ __forceinline__ std::uint32_t ready(int i) const { return barrier(18 + i); }
-  __device__ __forceinline__ std::uint32_t read(int i) const { return barrier(26 + i); }
+  __device__ __forceinline__ std::uint32_t ready(int i) const { return barrier(19 + i); }
+  __device__ __forceinline__ std::uint32_t read(int i) const { return barrier(27 + i); }
 
   // By one thread.
   __device__ __forceinline__ void init_barriers() const {
-    static_assert(P::kKeyStages == 2 && P::kQueryStages == 2 && P::kValueStages == 3 &&
+    static_assert(P::kKeyStages == 3 && P::kValueStages == 3 &&
                   kColumnsGroup == 8);  // as the numbers above have it
 #pragma unroll
     for (int i = 0; i < P::kKeyStages; ++i) {
       barrier_init(k_landed(i), 1);
       barrier_init(k_mapped(i), kColumnsMapWarps * kWarpArrivals);
       barrier_init(k_empty(i), (kSummaryWarps + kResultWarps) * kWarpArrivals);
-    }
-#pragma unroll
-    for (int i = 0; i < P::kQueryStages; ++i) {
-      barrier_init(q_landed(i), 1);
-      barrier_init(q_empty(i), kResultWarps * kWarpArrivals);
     }
 #pragma unroll
     for (int i = 0; i < P::kValueStages; ++i) {
@@ -66,6 +59,8 @@ struct ColumnsShared {
     }
     barrier_init(out_full(), kResultWarps * kWarpArrivals);
     barrier_init(out_empty(), kWarpArrivals);
+    barrier_init(q_landed(), 1);
+    barrier_init(q_empty(), kResultWarps * kWarpArrivals);
     fence_barrier_init();
   }
 
@@ -75,7 +70,6 @@ struct ColumnsShared {
   }
 };
 using KeyRing = CausalRing<ColumnsPlan::kKeyStages>;
-using QueryRing = CausalRing<ColumnsPlan::kQueryStages>;
 using ValueRing = CausalRing<ColumnsPlan::kValueStages>;
 
 // 64 columns of a pair. Parts of a pair are neighbours: they read the same q and k.

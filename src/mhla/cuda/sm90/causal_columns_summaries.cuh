@@ -28,8 +28,8 @@ struct ColumnSummaries {
   __device__ __forceinline__ ColumnSummaries(const ColumnsArgs& a, const ColumnsShared& s)
       : args(a),
         shared(s),
-        warp(static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0))),
-        rows(s.slot(0) + warp * ColumnsPlan::kWarpRows, static_cast<int>(threadIdx.x % 32)),
+        warp(static_cast<int>(threadIdx.x / 32)),
+        rows(s.slot(0) + warp * ColumnsPlan::kWarpRows),
         kept(static_cast<unsigned char*>(a.kept) +
              static_cast<std::int64_t>(blockIdx.x) * a.keeps * kColumnsGroup * ColumnsPlan::kSlot +
              warp * ColumnsPlan::kWarpRows),
@@ -72,12 +72,11 @@ struct ColumnSummaries {
     published ^= 1u << slot;
     parity ^= 1u << slot;
   }
+  // NOTE: the first slot's chunks are swizzled as an operand's are, so that what the first block of
+  // a group sees of earlier ones, which is all of its S~, lies there already.
   __device__ __forceinline__ void publish(int slot, const ColumnSums& sums) {
     await_slot(slot);
-    store_operand(rows, slot, sums);
-    publish(slot);
-  }
-  __device__ __forceinline__ void publish(int slot) {
+    if (slot > 0) store_operand(rows, slot, sums);
     fence_async();
     release_buffer(shared.ready(slot));
     published ^= 1u << slot;
@@ -88,40 +87,32 @@ struct ColumnSummaries {
     pending.round(d);
     pending_block = block;
   }
-  // To its slot
-  __device__ __forceinline__ void put() {
+  // To its slot, and to memory where a group after the next will want it.
+  __device__ __forceinline__ void flush() {
+    if (pending_block < 0) return;
     const int slot = pending_block % kColumnsGroup;
     await_slot(slot);
     pending.store(rows, slot);
-    pending_block = -1;
-  }
-  // To its slot, and to memory where a group after the next will want it. The last two of a group
-  // are kept by the lanes that mix them.
-  __device__ __forceinline__ void flush() {
-    if (pending_block < 0) return;
-    const int block = pending_block;
-    put();
-    if (block < args.keeps * kColumnsGroup) {
+    if (pending_block < args.keeps * kColumnsGroup) {
       fence_async();
       __syncwarp();
       if (threadIdx.x % 32 == 0) {
-        store_linear(kept + static_cast<std::int64_t>(block) * ColumnsPlan::kSlot,
-                     rows.base + block % kColumnsGroup * ColumnsPlan::kSlot,
-                     ColumnsPlan::kWarpRows);
+        store_linear(kept + static_cast<std::int64_t>(pending_block) * ColumnsPlan::kSlot,
+                     rows.base + slot * ColumnsPlan::kSlot, ColumnsPlan::kWarpRows);
         store_commit();
       }
     }
+    pending_block = -1;
     __syncwarp();
   }
-  // Makes the last summary of a group. S~' of the blocks of the next one takes the place of all.
+  // S~' of the blocks of the next group takes the place of this one's summaries, the last of which
+  // is still being made.
   __device__ __forceinline__ void mix_groups(int block, const ColumnWeights& weights) {
     const int group = block / kColumnsGroup + 1;
-    // Weights are asked for before tiles are awaited.
-    FarColumns far{rows.base, kept, group, group <= args.keeps, weights};
-    const float2 near_weights = NearWeights::ask(weights, block + 1);
-    begin_summary();
+    FarColumns far{rows.base, kept, group, weights};
     if (threadIdx.x % 32 == 0) {
-      // What the engine kept of earlier groups has to be there: all but the six of the last one.
+      // What earlier groups stored has to be there; where the last one stores, too, it has stored
+      // all but two.
       if (group > args.keeps) {
         store_wait();
       } else if (group > 1) {
@@ -131,38 +122,41 @@ struct ColumnSummaries {
     }
     __syncwarp();
     far.mix([&] {
-      near.put(near_weights);
-      put();
+      near.load(weights, block + 1);
+      flush();
       end_summary();
       pending.round(d);
       pending_block = block;
-      put();
+      flush();
       pending = {};                                  // NOTE: or it has its registers all the time
       if (threadIdx.x % 32 == 0) store_wait_read();  // of the slots, which will be written
       __syncwarp();
     });
-    // NOTE: the first slot's chunks are swizzled as an operand's are, so that what the first block
-    // of a group sees of earlier ones, which is all of its S~, lies there already.
-    publish(0);
   }
   static __device__ __forceinline__ void clear(ColumnSums& sums) {
 #pragma unroll
     for (int i = 0; i < kColumnsWidth / 2; ++i) sums[i] = 0.f;
   }
-  // The sums of the blocks `first` and on: what they see of earlier groups.
-  __device__ __forceinline__ void begin_row(int i, int first, bool far) {
-    if (far) {
-      load_mixed(rows, first + i, row[i]);
+  // The sums of two blocks before the summary of the block before them.
+  __device__ __forceinline__ void begin_rows(int first, bool far) {
+    // NOTE: all of them in any case, or the compiler keeps the sums before.
+    if (far && first > 0) {
+      load_mixed(rows, first, row[0]);
     } else {
-      clear(row[i]);
+      clear(row[0]);
     }
-  }
-  // The summaries in an even slot and the one after it, for blocks `first` and `first + 1`.
-  __device__ __forceinline__ void add_rows(int slot, int first) {
-    const float2 one = near.two(first, slot), other = near.two(first, slot + 1);
-    const std::uint32_t factors[] = {diagonal.factor(one.x), diagonal.factor(one.y),
-                                     diagonal.factor(other.x), diagonal.factor(other.y)};
-    add_mixed(rows, slot, factors, row);
+    if (far) {
+      load_mixed(rows, first + 1, row[1]);
+    } else {
+      clear(row[1]);
+    }
+#pragma unroll 1
+    for (int slot = 0; slot + 1 < first; ++slot) {
+      const float2 weights = near.two(first, slot);
+      const std::uint32_t factors[] = {diagonal.factor(weights.x), diagonal.factor(weights.y)};
+      if (slot + 2 == first) flush();  // as late as it can be
+      add_mixed(rows, slot, factors, row);
+    }
   }
   __device__ __forceinline__ void add_summary(ColumnSums& sums, float w) {
 #pragma unroll
@@ -174,64 +168,49 @@ struct ColumnSummaries {
     await_tiles();
     release_tiles();
   }
-  // An even block, and an odd one; they say whether another follows. A summary is added to the sums
-  // of the blocks up to the next two from the registers it was made in.
+  // An even block, and an odd one; they say whether another follows.
   __device__ __forceinline__ bool even(int block) {
-    const int slot = block % kColumnsGroup, next = slot + 2, group = block / kColumnsGroup;
+    const int slot = block % kColumnsGroup;
     const bool more = block + 1 < args.blocks;
     if (more) begin_summary();
-    if (slot > 0) publish(slot, row[0]);
+    if (block > 0) publish(slot, row[0]);
     if (!more) {
       skip_tiles();
       return false;
     }
-    // NOTE: whether they are wanted or not, or the compiler keeps the sums before.
-    const bool far = group > 0 && next < kColumnsGroup;
-    begin_row(0, next, far);
+    flush();
     const float weight = near(slot + 1, slot);
     end_summary();
     add_summary(row[1], weight);
     publish(slot + 1, row[1]);
-    flush();
     keep(block);
-    begin_row(1, next, far);
-    if (next < kColumnsGroup) {
-      const float2 weights = near.two(next, slot);
-      add_summary(row[0], weights.x);
-      add_summary(row[1], weights.y);
-    }
     return true;
   }
   __device__ __forceinline__ bool odd(int block, const ColumnWeights& weights) {
-    const int slot = block % kColumnsGroup, next = slot + 1;
+    const int slot = block % kColumnsGroup, next = slot + 1, group = block / kColumnsGroup;
     if (block + 1 == args.blocks) {
       skip_tiles();
       return false;
     }
+    begin_summary();
     if (next < kColumnsGroup) {
-      begin_summary();
-      static_assert(kColumnsGroup == 8);  // so that there are at most two pairs
-      if (slot > 1) add_rows(0, next);
-      end_summary();  // tiles are given back soon
-      if (slot > 3) add_rows(2, next);
+      begin_rows(next, group > 0);
       const float2 weight = near.two(next, slot);
+      end_summary();
       add_summary(row[0], weight.x);
       add_summary(row[1], weight.y);
-      flush();
       keep(block);
     } else {
       mix_groups(block, weights);
-      begin_row(0, 0, false);
-      begin_row(1, 0, true);
+      begin_rows(0, true);
     }
     return true;
   }
   __device__ __forceinline__ void walk(const ColumnsItem& item) {
     const ColumnWeights weights(args, item.head);
     fence_engine();  // what was kept of the item before has been read
-    near.put(NearWeights::ask(weights, 0));
-    begin_row(0, 0, false);
-    begin_row(1, 0, false);
+    near.load(weights, 0);
+    begin_rows(0, false);
     for (int block = 0; even(block) && odd(block + 1, weights); block += 2) {
     }
   }
