@@ -15,7 +15,7 @@ using namespace sm90;
 
 // Of the multiprocessors, those that make summaries and those that mix; the others make gradients.
 // The best of the splits tried on an H200, which has 132.
-constexpr int kShares = 132, kSummaryShare = 38, kMixingShare = 48;
+constexpr int kShares = 132, kSummaryShare = 41, kMixingShare = 42;
 
 // S~ or dS of all pairs as one matrix.
 TensorView matrix_view(void* data, std::int64_t rows, std::int64_t columns) {
