@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "mhla/cuda/runtime.h"
-#include "mhla/cuda/sm80/mixing_pair.cuh"
 #include "mhla/cuda/sm90/causal_backward.h"
 #include "mhla/cuda/sm90/tensor_map.h"
 
@@ -15,7 +14,7 @@ using namespace sm90;
 
 // Of the multiprocessors, those that make summaries and those that mix; the others make gradients.
 // The best of the splits tried on an H200, which has 132.
-constexpr int kShares = 132, kSummaryShare = 41, kMixingShare = 42;
+constexpr int kShares = 132, kSummaryShare = 38, kMixingShare = 48;
 
 // S~ or dS of all pairs as one matrix.
 TensorView matrix_view(void* data, std::int64_t rows, std::int64_t columns) {
@@ -25,21 +24,6 @@ TensorView matrix_view(void* data, std::int64_t rows, std::int64_t columns) {
   view.rank = 4;
   const std::int64_t shape[] = {1, rows, 1, columns};
   const std::int64_t strides[] = {rows * columns, columns, columns, 1};
-  for (int axis = 0; axis < 4; ++axis) {
-    view.shape[axis] = shape[axis];
-    view.strides[axis] = strides[axis];
-  }
-  return view;
-}
-
-// The same as mixing sees it, [slot][block][entry], without the first or the last block.
-TensorView mixing_view(void* data, int slots, int blocks, std::int64_t entries, bool later) {
-  TensorView view;
-  view.data = static_cast<std::uint16_t*>(data) + (later ? entries : 0);
-  view.dtype = DType::bf16;
-  view.rank = 4;
-  const std::int64_t shape[] = {slots, blocks - 1, 1, entries};
-  const std::int64_t strides[] = {blocks * entries, entries, entries, 1};
   for (int axis = 0; axis < 4; ++axis) {
     view.shape[axis] = shape[axis];
     view.strides[axis] = strides[axis];
@@ -86,12 +70,6 @@ CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inp
   const auto matrix = [&](CUtensorMap& map, void* data, int height) {
     return make_tensor_map(map, matrix_view(data, rows, kGradientWidth), 64, height);
   };
-  const auto mixing = [&](CUtensorMap& map, void* data, bool later) {
-    const TensorView view = mixing_view(data, summaries.slots, blocks,
-                                        kGradientWidth * kSummaryWidth, later);
-    return make_tensor_map(map, view, PairMix::kEntries, PairMix::kBlocks);
-  };
-  PairMixMaps& maps = args->mixing_maps;
   const bool mapped = tokens(first.x[0], inputs.k) && tokens(first.x[1], inputs.q) &&
                       tokens(first.y[0], inputs.v) && tokens(first.y[1], inputs.d_o) &&
                       matrix(first.out[0], summaries.first, kTile) &&
@@ -102,11 +80,7 @@ CausalBackward::CausalBackward(const Problem& problem, const BackwardInputs& inp
                       make_tensor_map(last.d_k, outputs.d_k, 32, kStored) &&
                       make_tensor_map(last.d_v, outputs.d_v, 64, kStored) &&
                       matrix(last.mixed, summaries.first, kGradientWidth) &&
-                      matrix(last.gradient, summaries.second, kGradientWidth) &&
-                      mixing(maps.summaries, summaries.first, false) &&
-                      mixing(maps.gradients, summaries.second, true) &&
-                      mixing(maps.mixed, summaries.first, true) &&
-                      mixing(maps.mixed_gradients, summaries.second, false);
+                      matrix(last.gradient, summaries.second, kGradientWidth);
   if (!mapped) return;
   first.items = static_cast<int>(pairs_) * 2 * (blocks - 1);
   last.items = static_cast<int>(pairs_) * blocks;

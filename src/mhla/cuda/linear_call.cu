@@ -313,6 +313,7 @@ PairMixArgs LinearCall::pair_mix_args(bool weights) const {
           .blocks = plan_.q_blocks,
           .entries = plan_.entries,
           .slots = static_cast<int>(plan_.group_pairs()),
+          .backwards = false,
           .partial = weights ? floats(at_.partial) : nullptr,
           .partial_stride = partial_stride(),
           .partial_ld = plan_.gradient_cols,
@@ -322,6 +323,7 @@ PairMixArgs LinearCall::pair_mix_args(bool weights) const {
 void LinearCall::mix_pair(bool weights) {
   const PairMixKernel& kernel = pair_mix_kernel();
   PairMixArgs args = pair_mix_args(weights);
+  args.backwards = true;
   args.add = group_ > 0;
   start(kernel.entry, {.x = plan_.splits}, kernel.threads, kernel.bytes, stream_, args);
 }

@@ -65,6 +65,7 @@ struct PairMixArgs {
   bf16 *summaries, *gradients;  // [pair][blocks][entries]: S to S~, dS~ to dS
   int pairs, blocks, entries;
   int slots;                    // pair p lies in slot p % slots of the arrays
+  bool backwards;               // from the last pair to the first
   float* partial;               // [thread block][padded rows][padded cols], or null
   std::int64_t partial_stride;  // between thread blocks
   int partial_ld;

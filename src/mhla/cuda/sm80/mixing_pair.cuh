@@ -58,10 +58,10 @@ struct PairFactors {
           b[i / 2][i % 2], tile + PairMix::place(i % 2 * 16 + lane % 16, i / 2 * 2 + lane / 16));
     }
   }
-  // m times the tile, or m^T times it: store(blocks 16 i and on, entries 16 s and on, as two groups
-  // of 8 entries).
-  template <bool kTransposed, typename Store>
-  __device__ __forceinline__ void mix(const PairWeights& w, const Store& store) const {
+  // m times the tile, or m^T times it, in its place. NOTE: all lanes must have loaded theirs.
+  template <bool kTransposed>
+  __device__ __forceinline__ void mix(unsigned char* tile, const PairWeights& w) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int s = 0; s < PairMix::kEntries / 16; ++s) {
       float c[2][2][4] = {};
@@ -76,23 +76,17 @@ struct PairFactors {
         }
         ptx::mma_bf16(c[1][n], w.m[2], high[0], high[1]);
       }
-      store(0, s, c[0]);
-      store(1, s, c[1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* x = c[i / 2][i % 2];
+        unsigned char* at = tile + PairMix::place(i / 2 * 16 + lane / 4, 2 * s + i % 2) +
+                            lane % 4 * 4;
+        *reinterpret_cast<std::uint32_t*>(at) = ptx::pack_bf16(x[0], x[1]);
+        *reinterpret_cast<std::uint32_t*>(at + 8 * 128) = ptx::pack_bf16(x[2], x[3]);
+      }
     }
   }
 };
-// Mixed entries to the place of those they were made of. NOTE: all lanes must have loaded theirs.
-__device__ __forceinline__ auto store_words(unsigned char* tile) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  return [=](int i, int s, const float (&c)[2][4]) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      unsigned char* at = tile + PairMix::place(i * 16 + lane / 4, 2 * s + n) + lane % 4 * 4;
-      *reinterpret_cast<std::uint32_t*>(at) = ptx::pack_bf16(c[n][0], c[n][1]);
-      *reinterpret_cast<std::uint32_t*>(at + 8 * 128) = ptx::pack_bf16(c[n][2], c[n][3]);
-    }
-  };
-}
 
 // sum[i][b] += <left_i, right_b> over the entries of a tile; nothing above the diagonal of tiles.
 __device__ __forceinline__ void add_gradient(float (&sum)[2][4][4], const unsigned char* left,
@@ -120,23 +114,36 @@ __device__ __forceinline__ void add_gradient(float (&sum)[2][4][4], const unsign
 struct PairShare {
   int first, step;
 };
+// Between kernels nothing has to be waited for.
+struct PairAlone {
+  static constexpr bool kZeros = true;  // S~ of the first block and dS of the last are read
+  __device__ __forceinline__ void await(int) const {}
+  __device__ __forceinline__ void done(int) const {}
+};
 
-// The tiles of a warp.
+// The tiles of a warp. `order` says when the summaries of a pair are there, and is told of every
+// tile that was mixed.
+template <typename Order>
 __device__ __forceinline__ void mix_share(const PairMixArgs& args, unsigned char* stages,
-                                          PairShare share, float (&sum)[2][4][4]) {
+                                          PairShare share, float (&sum)[2][4][4],
+                                          const Order& order) {
   using P = PairMix;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int tiles_of_pair = args.entries / P::kEntries, tiles = args.pairs * tiles_of_pair;
+  // NOTE: from the last to the first: what was written last is still in the L2 cache.
+  const auto pair_of = [&](int number) {
+    return (args.backwards ? tiles - 1 - number : number) / tiles_of_pair;
+  };
   // Element offset of a lane's first chunk: eight lanes a row, four rows at a time.
   const auto offset = [&](int number) {
-    // NOTE: from the last to the first: what was written last is still in the L2 cache.
-    const int tile = tiles - 1 - number;
+    const int tile = args.backwards ? tiles - 1 - number : number;
     const std::int64_t slot = tile / tiles_of_pair % args.slots;
     return (slot * args.blocks + lane / 8) * args.entries + tile % tiles_of_pair * P::kEntries +
            lane % 8 * 8;
   };
   const auto start = [&](int tile, int stage) {
     if (tile < tiles) {
+      order.await(pair_of(tile));
       const std::int64_t from = offset(tile);
 #pragma unroll
       for (int r = 0; r < P::kBlocks; r += 4) {
@@ -157,7 +164,7 @@ __device__ __forceinline__ void mix_share(const PairMixArgs& args, unsigned char
   forward.load<false>(args.weights, args.weights_ld);
   back.load<true>(args.weights, args.weights_ld);
 
-  int stage = 0;
+  int stage = 0, before = -1;
   for (int tile = share.first; tile < tiles; tile += share.step) {
     ptx::copy_wait<P::kStages - 1>();
     ptx::sync_warp();
@@ -165,22 +172,29 @@ __device__ __forceinline__ void mix_share(const PairMixArgs& args, unsigned char
     const PairFactors factors(s), d_factors(ds);
     add_gradient(sum, ds, s);
     ptx::sync_warp();
-    factors.mix<false>(forward, store_words(s));
-    d_factors.mix<true>(back, store_words(ds));
+    factors.mix<false>(s, forward);
+    d_factors.mix<true>(ds, back);
     ptx::sync_warp();
+    if (before >= 0) order.done(before);  // its stores have had time to get there
+    before = pair_of(tile);
     const std::int64_t to = offset(tile);
 #pragma unroll
     for (int r = 0; r < P::kBlocks; r += 4) {
       const int row = r + lane / 8, at = P::place(row, lane % 8);
       if (row >= args.blocks) break;
       const std::int64_t out = to + static_cast<std::int64_t>(r) * args.entries;
-      *reinterpret_cast<Chunk*>(args.summaries + out) = *reinterpret_cast<const Chunk*>(s + at);
-      *reinterpret_cast<Chunk*>(args.gradients + out) = *reinterpret_cast<const Chunk*>(ds + at);
+      if (row > 0 || Order::kZeros) {
+        *reinterpret_cast<Chunk*>(args.summaries + out) = *reinterpret_cast<const Chunk*>(s + at);
+      }
+      if (row < args.blocks - 1 || Order::kZeros) {
+        *reinterpret_cast<Chunk*>(args.gradients + out) = *reinterpret_cast<const Chunk*>(ds + at);
+      }
     }
     ptx::sync_warp();  // the stage has been read
     start(tile + P::kStages * share.step, stage);
     stage = stage == P::kStages - 1 ? 0 : stage + 1;
   }
+  if (before >= 0) order.done(before);
   ptx::copy_wait<0>();
 }
 

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(PairMix::kThreads, 1) mix_pair(const PairMixAr
   const int warp = static_cast<int>(threadIdx.x / 32), block = static_cast<int>(blockIdx.x);
   float sum[2][4][4] = {};
   mix_share(args, shared + warp * P::kStages * P::kStage,
-            {block * P::kWarps + warp, static_cast<int>(gridDim.x) * P::kWarps}, sum);
+            {block * P::kWarps + warp, static_cast<int>(gridDim.x) * P::kWarps}, sum, PairAlone{});
   if (args.partial == nullptr) return;
   store_pair_sums(args, reinterpret_cast<float*>(shared), block, sum, [] { __syncthreads(); });
 }

@@ -68,18 +68,11 @@ struct CausalSummaryPlan {
 };
 static_assert(CausalSummaryPlan::kBytes <= 232448);
 
-// S and dS~ as mixing reads them, S~ and dS as it writes them: [slot][block][entry], boxes of 64
-// entries and 32 blocks. The first and the last leave out the last block, the others the first.
-struct PairMixMaps {
-  CUtensorMap summaries, gradients, mixed, mixed_gradients;
-};
-
 // All steps in one kernel: thread blocks of each step run side by side, a pair behind one another,
 // so that summaries live in the L2 cache and their memory is used again.
 struct CausalChainArgs {
   CausalSummaryArgs summaries;
   PairMixArgs mixing;
-  PairMixMaps mixing_maps;
   CausalGradientArgs gradients;
   int summary_blocks, mixing_blocks, gradient_blocks;  // thread blocks of each step
   // Counters, [pairs]: summaries made, tiles mixed, blocks read. Zero at the start.

@@ -2,8 +2,8 @@
 // their own, a few pairs apart. Counters in memory say how far a pair is.
 #pragma once
 
+#include "mhla/cuda/sm80/mixing_pair.cuh"
 #include "mhla/cuda/sm90/causal_backward.cuh"
-#include "mhla/cuda/sm90/causal_mix.cuh"
 #include "mhla/cuda/sm90/causal_summaries.cuh"
 
 namespace mhla::cuda::sm90 {
@@ -34,15 +34,21 @@ struct SummaryOrder {
   }
   __device__ __forceinline__ void done(int pair) const { add_count(args.made + pair); }
 };
-// By one thread of a warp: the summaries of a pair are there, and a tile of them is mixed.
+// By a warp: the summaries of a pair are there, and a tile of them is mixed.
 struct MixingOrder {
+  static constexpr bool kZeros = false;
   const CausalChainArgs& args;
   __device__ __forceinline__ void await(int pair) const {
-    // Two halves of a summary, two kinds of them.
-    await_count(args.made + pair, 4 * (args.mixing.blocks - 1));
-    fence_engine();
+    if (threadIdx.x % 32 == 0) {  // two halves of a summary, two kinds of them
+      await_count(args.made + pair, 4 * (args.mixing.blocks - 1));
+    }
+    __syncwarp();
   }
-  __device__ __forceinline__ void done(int pair) const { add_count(args.mixed + pair); }
+  __device__ __forceinline__ void done(int pair) const {
+    fence_engine();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) add_count(args.mixed + pair);
+  }
 };
 // By one thread: the summaries of a pair are mixed, and those of a block have been read.
 struct GradientOrder {
@@ -58,10 +64,9 @@ struct GradientOrder {
 __device__ __forceinline__ void mix_chained(const CausalChainArgs& args, unsigned char* memory,
                                             CausalShare share) {
   using P = PairMix;
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  const int warp = static_cast<int>(threadIdx.x / 32);
   float sum[2][4][4] = {};
-  mix_tiles(args.mixing, args.mixing_maps, memory + warp * P::kStages * P::kStage,
-            ptx::shared_address(memory) + P::kBytes + warp * P::kStages * 8,
+  mix_share(args.mixing, memory + warp * P::kStages * P::kStage,
             {share.first * P::kWarps + warp, share.step * P::kWarps}, sum, MixingOrder{args});
   if (args.mixing.partial == nullptr) return;
   store_pair_sums(args.mixing, reinterpret_cast<float*>(memory), share.first, sum,
@@ -69,7 +74,6 @@ __device__ __forceinline__ void mix_chained(const CausalChainArgs& args, unsigne
 }
 
 inline constexpr int kChainBytes = CausalGradientPlan::kBytes;
-static_assert(CausalSummaryPlan::kBytes <= kChainBytes &&
-              PairMix::kBytes + PairMix::kWarps * PairMix::kStages * 8 <= kChainBytes);
+static_assert(CausalSummaryPlan::kBytes <= kChainBytes && PairMix::kBytes <= kChainBytes);
 
 }  // namespace mhla::cuda::sm90
