@@ -42,6 +42,10 @@ if(MHLA_CUDA)
   # NOTE: targets are named by -gencode below. CMake 3.25 does not know every suffix such as 90a.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  mhla_find_nvcc(mhla_nvcc ${mhla_least_nvcc})
+  if(mhla_nvcc)
+    set(ENV{CUDACXX} ${mhla_nvcc})
+  endif()
   enable_language(CUDA)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS mhla_least_nvcc)
     message(FATAL_ERROR "MHLA_CUDA: expected nvcc ${mhla_least_nvcc} or newer, got ${CMAKE_CUDA_COMPILER_VERSION} "

@@ -75,7 +75,8 @@ std::size_t forward_workspace(const Problem& problem, const PlanOptions& options
 }
 
 // S~ of the second group, for `pairs` of them.
-void make_far(const CausalArgs& causal, int pairs, int processors, void* far, Stream stream) {
+void make_far(const Problem& problem, const TensorView& mixing, const CausalArgs& causal, int pairs,
+              int processors, void* far, Stream stream) {
   CausalFarArgs args{};
   args.k = causal.k;
   args.v = causal.v;
@@ -86,12 +87,7 @@ void make_far(const CausalArgs& causal, int pairs, int processors, void* far, St
   args.blocks = causal.tiles;
   args.first_pair = causal.first_pair;
   args.heads = causal.heads;
-  args.feature = causal.feature;
-  args.scale = causal.scale;
-  args.mixing = causal.mixing;
-  args.mixing_head_stride = causal.mixing_head_stride;
-  args.mixing_row_stride = causal.mixing_row_stride;
-  args.mixing_column_stride = causal.mixing_column_stride;
+  set_weights(args, problem, mixing);
   launch_causal_far(std::min(args.items, processors), args, stream);
 }
 
@@ -133,7 +129,9 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
     args.first_pair = static_cast<int>(first);
     args.group_items = count * args.units;
     args.items = groups * args.group_items;
-    if (room.pairs > 0) make_far(args, count, prepared.processors, workspace.data, stream);
+    if (room.pairs > 0) {
+      make_far(problem, inputs.mixing, args, count, prepared.processors, workspace.data, stream);
+    }
     launch_causal(causal_widths(problem.dk, problem.dv), std::min(args.items, prepared.processors),
                   args, stream);
   }

@@ -54,9 +54,9 @@ double predict_seconds(const Problem& problem, const PlanOptions&) {
   return kLaunch + static_cast<double>(waves * blocks_of(problem)) * kBlock;
 }
 
-// NOTE: the number of multiprocessors is not known here; a kept group is 128 KB of each.
 std::size_t forward_workspace(const Problem& problem, const PlanOptions& options) {
-  const std::int64_t blocks = std::min<std::int64_t>(items_of(problem), kColumnsGrid);
+  const std::int64_t blocks = std::min<std::int64_t>(items_of(problem),
+                                                     multiprocessors(problem.device.index));
   const auto kept = static_cast<std::size_t>(blocks * kept_groups(problem) * kColumnsGroup) *
                     ColumnsPlan::kSlot;
   return std::max(beside_causal(problem).forward_workspace(problem, options), kept);
@@ -90,7 +90,7 @@ void forward(const PlanData& data, const ForwardInputs& inputs, const ForwardOut
   args.tokens = static_cast<int>(problem.layout.tokens());
   args.dv = static_cast<int>(problem.dv);
   set_weights(args, problem, inputs.mixing);
-  launch_causal_columns(std::min({args.items, prepared.processors, kColumnsGrid}), args, stream);
+  launch_causal_columns(std::min(args.items, prepared.processors), args, stream);
 }
 
 std::string kernels(const Problem& problem) {

@@ -26,7 +26,7 @@ DeviceCode find_code(int device) {
   switch (status) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
-      way_out = "with MHLA_CUDA_PORTABLE=ON it has for 8.0 and newer";
+      way_out = major < 8 ? "8.0 and newer are served" : kPortable;
       break;
     case cudaErrorInvalidPtx:
     case cudaErrorUnsupportedPtxVersion:

@@ -11,9 +11,8 @@ namespace {
 
 using Getter = const LinearKernels& (*)();
 
-bool fits(const LinearKernel& kernel, int device) {
-  return shared_bytes(kernel, 1) <= shared_memory(device);
-}
+// In so much shared memory.
+bool fits(const LinearKernel& kernel, int bytes) { return shared_bytes(kernel, 1) <= bytes; }
 
 const LinearKernels& small_kernels(const Problem& problem) {
   return linear_kernels_small(problem.dtype == DType::bf16,
@@ -25,7 +24,7 @@ bool is_small(const Problem& problem) {
   const auto [narrow, wide] = std::minmax(problem.dk, problem.dv);
   return problem.dtype != DType::f32 && narrow <= kSmallWidth && wide <= kSmallWidest &&
          (problem.mask != Mask::causal ||
-          fits(small_kernels(problem).readout_causal, problem.device.index));
+          fits(small_kernels(problem).readout_causal, shared_memory(problem.device.index)));
 }
 
 bool is_packed(const Problem& problem) {
@@ -168,7 +167,6 @@ void choose_groups(const Problem& problem, LinearPlan& plan) {
 // The choices that a table of kernels makes.
 void use_kernels(const Problem& problem, const LinearKernels& kernels, LinearPlan& plan) {
   const BlockLayout &q = problem.layout, &k = problem.keys();
-  const int device = problem.device.index;
   const bool packed = is_packed(problem);
   plan.kernels = &kernels;
   plan.dv_tiles = static_cast<int>((problem.dv + kernels.dv - 1) / kernels.dv);
@@ -179,8 +177,8 @@ void use_kernels(const Problem& problem, const LinearKernels& kernels, LinearPla
   plan.packed_causal = packed && plan.causal && q.max_block_tokens() <= kernels.rows;
   plan.whole_blocks = plan.packed_causal && !plan.normalized &&
                       kernels.packed_backward_block.entry != nullptr &&
-                      fits(kernels.packed_readout_block, device) &&
-                      fits(kernels.packed_backward_block, device);
+                      fits(kernels.packed_readout_block, plan.shared_bytes) &&
+                      fits(kernels.packed_backward_block, plan.shared_bytes);
   plan.pair_mixing = plan.whole_blocks && plan.matrices == 1 && q.sequences().size() == 1 &&
                      plan.rows <= pair_mix_kernel().blocks &&
                      pair_mix_kernel().bytes <= plan.shared_bytes;
@@ -229,10 +227,8 @@ LinearPlan linear_plan(const Problem& problem, bool through_tf32) {
   plan.shared = problem.normalizer == Normalizer::shared_position;
   plan.separate = plan.normalized && problem.separate_denominator;
   use_kernels(problem, kernels_for(problem, through_tf32), plan);
-  const auto too_large = [&](const LinearKernel* kernel) {
-    return shared_bytes(*kernel, 1) > plan.shared_bytes;
-  };
-  if (std::ranges::any_of(used_kernels(plan), too_large) && !is_small(problem)) {
+  const auto fit = [&](const LinearKernel* kernel) { return fits(*kernel, plan.shared_bytes); };
+  if (!std::ranges::all_of(used_kernels(plan), fit) && !is_small(problem)) {
     use_kernels(problem, lean_kernels_for(problem, through_tf32), plan);
   }
   if (is_packed(problem)) plan.tiles = sm90::tile_plan(problem);

@@ -18,12 +18,14 @@
 
 namespace mhla::cuda {
 
+// What gives a build code for other GPUs than Hopper.
+inline constexpr char kPortable[] =
+    "with MHLA_CUDA_PORTABLE=ON there is code for compute capability 8.0 and newer";
+
 inline void check_call(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   fail(ErrorCode::device, "cuda", what, ": ", cudaGetErrorString(status),
-       status == cudaErrorNoKernelImageForDevice
-           ? " (with MHLA_CUDA_PORTABLE=ON there is code for compute capability 8.0 and newer)"
-           : "");
+       status == cudaErrorNoKernelImageForDevice ? std::string(" (") + kPortable + ")" : "");
 }
 
 inline int device_attribute(int device, cudaDeviceAttr which) {

@@ -64,7 +64,7 @@ class Engine final : public streaming::Engine<float> {
       fail(ErrorCode::unsupported, kWhere, "dk: a step needs ", state::step_shared(constants_),
            " bytes of shared memory for dk = ", problem.dk, ", this device has ", shared_bytes_);
     }
-    // NOTE: four are enough for every dk that a step fits.
+    // NOTE: four fit every device that there is code for: 87 KB for dk = 512.
     while (constants_.tokens_at_once > 4 && state::tokens_shared(constants_) > shared_bytes_) {
       constants_.tokens_at_once /= 2;
     }

@@ -17,7 +17,6 @@ namespace mhla::cuda::sm90 {
 inline constexpr int kColumnsWidth = 64;  // of dv
 inline constexpr int kColumnsGroup = 8;   // blocks whose parts lie in shared memory
 inline constexpr int kColumnsMost = 32;   // blocks of a sequence: four groups
-inline constexpr int kColumnsGrid = 144;  // thread blocks that have memory: no Hopper has more SMs
 // Eight warps make and mix summaries, a warp's rows of dk are 16; four make results; of the last
 // four one loads, two map keys and one stores results.
 inline constexpr int kSummaryWarps = 8, kResultWarps = 4, kColumnsMapWarps = 2;

@@ -61,8 +61,11 @@ std::optional<std::string> refuses(const Problem& problem) {
   if (!has_shared_rows(problem)) return std::nullopt;
   if (short_width(problem) == 0 || !whole_plan(problem, dense_plan(problem).processors) ||
       !shared_rows_fit(problem)) {
-    return "has shared_position for whole heads of 129 to 256 tokens only, dk and dv of 33 to 96, "
-           "one mixing matrix and no causal mask";
+    return "has shared_position for whole heads of 129 to 256 tokens only, in at most 16 blocks "
+           "(each "
+           "counted in rows of 16), dk and dv up to 96 and one of them past 32, one mixing matrix "
+           "and "
+           "no causal mask";
   }
   return linear_implementation().refuses(problem);
 }
